@@ -14,6 +14,7 @@ from nmt.cli.metric_options import (
     ChrfLowercaseOption,
     Format,
     FormatOption,
+    JsonOption,
     LangOption,
     LangPairOption,
     LowercaseOption,
@@ -21,6 +22,7 @@ from nmt.cli.metric_options import (
     RefOption,
     TestSetOption,
     TokenizeOption,
+    output_format,
     print_results,
     read_test_set,
 )
@@ -66,7 +68,8 @@ def compare(
         int, typer.Option(min=0, help="Trials of paired approximate randomization; 0 disables it.")
     ] = 10_000,
     plot: PlotFile = None,
-    output: FormatOption = "text",
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare systems with a baseline by two paired tests: bootstrap and approximate randomization.
 
@@ -80,6 +83,7 @@ def compare(
 
     nmt compare runs/base runs/big -o curves.png
     """
+    output = output_format(output, as_json)
     if baseline.is_dir():
         text_options = {"--ref": ref, "--test-set": test_set, "--lang-pair": lang_pair, "--lang": lang}
         metric_options = {"--tokenize": tokenize, "--lowercase": lowercase, "--chrf-lowercase": chrf_lowercase}

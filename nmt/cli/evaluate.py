@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import check_inputs, missing_option, require_at_most_one
+from nmt.cli.arguments import check_inputs, missing_option
 from nmt.cli.metric_options import (
     ChrfLowercaseOption,
-    Format,
+    FormatOption,
     LangOption,
     LangPairOption,
     LowercaseOption,
@@ -20,6 +20,7 @@ from nmt.cli.metric_options import (
     RefOption,
     TestSetOption,
     TokenizeOption,
+    output_format,
     print_results,
     read_test_set,
 )
@@ -56,9 +57,6 @@ Differences = Annotated[
 Comet = Annotated[
     str | None, typer.Option(metavar="COMMAND", help="Add COMET, computed by this comet-score program; needs --src.")
 ]
-OutputFormat = Annotated[
-    Format | None, typer.Option("-f", "--format", help="text, markdown or latex; json has full precision.")
-]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the scores by system as JSON; with a breakdown, same as --format json.")
 ]
@@ -82,14 +80,14 @@ def evaluate(
     word_counts: WordCounts = None,
     differences: Differences = 0,
     comet: Comet = None,
-    output: OutputFormat = None,
+    output: FormatOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Score translations: one line per system, and the signature of each metric.
 
     nmt evaluate --ref news.de base.de big.de --lang de --metrics bleu,chrf,bleu-compound-split --confidence
     """
-    require_at_most_one({"--json": as_json, "--format": output is not None})
+    chosen_format = output_format(output, as_json)
     if resamples is not None and not confidence:
         raise missing_option("--resamples", "--confidence")
     options = MetricOptions(metrics, lang, tokenize, lowercase, chrf_lowercase)
@@ -123,7 +121,7 @@ def evaluate(
     document = results.document()
     if as_json and len(document) == 1:
         document = document["systems"]
-    print_results(document, results.tables(), output or ("json" if as_json else "text"))
+    print_results(document, results.tables(), chosen_format)
 
 
 def _add_differences(results: Evaluation, evaluated: EvaluatedSystems, count: int) -> Evaluation:

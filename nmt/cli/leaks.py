@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from nmt.cli.arguments import Overrides, RecipeArgument
-from nmt.cli.metric_options import FormatOption, print_results
+from nmt.cli.metric_options import FormatOption, JsonOption, output_format, print_results
 from nmt.diagnostics.leaks import (
     LeakFinder,
     SearchedSet,
@@ -20,7 +20,9 @@ from nmt.logs import warn
 from nmt.recipe import DataRecipe, load_recipe
 
 
-def leaks(recipe: RecipeArgument, overrides: Overrides = None, output: FormatOption = "text") -> None:
+def leaks(
+    recipe: RecipeArgument, overrides: Overrides = None, output: FormatOption = None, as_json: JsonOption = False
+) -> None:
     """List the test and validation sentences that occur in the training text, with file and line.
 
     Matches are exact (except for trailing white space) or near (ignoring case, punctuation, spacing and Unicode form).
@@ -31,6 +33,7 @@ def leaks(recipe: RecipeArgument, overrides: Overrides = None, output: FormatOpt
     training pairs. The report of `nmt run` has the same counts, and the scores of the clean sentences. The training
     text of a `train.start_from` model is not searched.
     """
+    output = output_format(output, as_json)
     loaded = load_recipe(recipe, overrides or ())
     finder = LeakFinder(searched_sets(loaded))
     search_training_text(loaded, finder)

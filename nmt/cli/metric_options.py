@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from nmt.cli.arguments import missing_option
+from nmt.cli.arguments import missing_option, require_at_most_one
 from nmt.errors import CommandError
 from nmt.evaluate.inputs import ReferenceSet
 from nmt.evaluate.metrics import Scorer, bleu_tokenizer, make_scorer
@@ -62,7 +62,16 @@ ChrfLowercaseOption = Annotated[
     bool, typer.Option("--chrf-lowercase", help="Ignore case in chrf and chrf++, like sacreBLEU's --chrf-lowercase.")
 ]
 Format = Literal["text", "json", "markdown", "latex"]
-FormatOption = Annotated[Format, typer.Option("-f", "--format", help="Output format; json has full precision.")]
+FormatOption = Annotated[
+    Format | None, typer.Option("-f", "--format", help="Output format (default: text); json has full precision.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
+
+
+def output_format(output: Format | None, as_json: bool) -> Format:
+    """Return the format that `FormatOption` and `--json` select; raises BadParameter if both are given."""
+    require_at_most_one({"--json": as_json, "--format": output is not None})
+    return output or ("json" if as_json else "text")
 
 
 def read_test_set(

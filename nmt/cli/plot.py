@@ -12,7 +12,7 @@ from nmt.cli.align import AtOption, Heads, Layer, Tag, load_aligner
 from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, check_inputs, file_path, require_plot
 from nmt.errors import UserError
 from nmt.plots.attention import draw_attention, read_panels
-from nmt.plots.curves import draw_curves
+from nmt.plots.curves import draw_curves, draw_runs
 from nmt.text.lines import count_lines, input_name, read_lines, require_same_length
 
 Out = Annotated[
@@ -24,12 +24,19 @@ app = typer.Typer(help="Plot curves and attention with matplotlib (pip install '
 
 @app.command()
 def curves(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
     out: Out = Path("curves.png"),
 ) -> None:
-    """Plot loss, perplexity, BLEU, learning rate, gradient norm and speed by update, even while a run is training."""
-    require_plot("-o", out, [run / "metrics.jsonl"])
-    typer.echo(draw_curves(run, out))
+    """Plot loss, perplexity, BLEU, learning rate, gradient norm and speed by update, even while a run is training.
+
+    With several runs: their losses and BLEU in one figure.
+    """
+    require_plot("-o", out, [run / "metrics.jsonl" for run in runs])
+    if len(runs) == 1:
+        draw_curves(runs[0], out)
+    else:
+        draw_runs([(str(run), run) for run in runs], out)
+    typer.echo(out)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typing import Annotated, get_args
 import typer
 
 from nmt.cli.arguments import Overrides, RecipeArgument, find_recipe, require_at_most_one
-from nmt.cli.metric_options import Format, FormatOption, print_results
+from nmt.cli.metric_options import Format, FormatOption, JsonOption, output_format, print_results
 from nmt.errors import CommandError, UserError
 from nmt.evaluate.result_tables import metric_heading
 from nmt.evaluate.tables import format_tables
@@ -55,7 +55,8 @@ def repeat(
     only: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help=_ONLY)] = None,
     prepare_only: Annotated[bool, typer.Option("--prepare-only", help="Prepare all data, then exit.")] = False,
     list_runs: Annotated[bool, typer.Option("--list", help="List the runs and their commands, then exit.")] = False,
-    output: FormatOption = "text",
+    output: FormatOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Run a recipe with several seeds, and optionally in several variants, and compare the scores.
 
@@ -64,6 +65,7 @@ def repeat(
 
     nmt repeat quickstart --seeds 5 --vary model.num_heads=2,4 --vary model.d_ff=256,512 --jobs 2
     """
+    output = output_format(output, as_json)
     require_at_most_one({"--jobs": jobs is not None, "--list": list_runs, "--prepare-only": prepare_only})
     require_at_most_one({"--jobs": jobs is not None, "--only": only is not None})
     if metric is not None and metric not in get_args(Metric):
@@ -85,7 +87,9 @@ def repeat(
         require_comparable(runs, metric)
         warn_of_replaced(folder, runs, metric)
     elif metric is not None or output != "text":
-        raise CommandError("--metric and --format have no effect without a report; leave them out, or execute all runs")
+        raise CommandError(
+            "--metric, --format and --json have no effect without a report; leave them out, or execute all runs"
+        )
     if only is not None and only > len(runs):
         raise CommandError(f"--only {only}: the last is {len(runs)}; give a number that --list shows")
     chosen = runs if only is None else [runs[only - 1]]

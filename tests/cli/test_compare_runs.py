@@ -77,7 +77,7 @@ def test_runs_with_the_same_options_have_no_table_of_options(runs: Path, nmt: Nm
     status, out, err = nmt("compare", "a", "b", *few)
     assert status == 0, err
     assert "options that differ" not in out and "the recipes have the same options\n" in err
-    assert json.loads(nmt("compare", "a", "b", *few, "--format", "json")[1])["options"] == []
+    assert json.loads(nmt("compare", "a", "b", *few, "--json")[1])["options"] == []
 
 
 def test_metrics_that_do_not_ignore_case_are_named_for_lowercase_models(

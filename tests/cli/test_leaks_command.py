@@ -103,7 +103,7 @@ def test_json_has_the_counts_and_the_leaks(recipe: Path, tmp_path: Path, nmt: Nm
 
 
 def test_overrides_change_the_recipe(recipe: Path, nmt: Nmt) -> None:
-    _, out, _ = nmt("leaks", recipe, "data.test={}", "--format", "json")
+    _, out, _ = nmt("leaks", recipe, "data.test={}", "--json")
     assert [found["name"] for found in json.loads(out)["sets"]] == ["data.valid.0"]
 
 

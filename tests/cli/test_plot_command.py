@@ -32,6 +32,14 @@ def test_curves_of_a_run_are_written_as_png(run_dir: Path, nmt: Nmt) -> None:
 
 
 @pytest.mark.slow
+def test_curves_of_several_runs_are_plotted_in_one_figure(run_dir: Path, nmt: Nmt) -> None:
+    (run_dir / "b").mkdir()
+    (run_dir / "b" / "metrics.jsonl").write_text(json.dumps({"step": 1, "valid/bleu": 3.0}) + "\n")
+    status, out, err = nmt("plot", "curves", run_dir, run_dir / "b", "-o", run_dir / "a.png")
+    assert (status, out, err) == (0, f"{run_dir / 'a.png'}\n", "")
+
+
+@pytest.mark.slow
 def test_the_backend_of_the_environment_is_not_used(run_dir: Path) -> None:
     command = [sys.executable, "-m", "nmt", "plot", "curves", str(run_dir), "-o", str(run_dir / "a.png")]
     done = subprocess.run(command, env=os.environ | {"MPLBACKEND": "Qt4Agg"}, capture_output=True, text=True)
