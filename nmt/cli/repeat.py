@@ -85,6 +85,8 @@ def repeat(
     if has_report:
         require_translations(runs)
         require_comparable(runs, metric)
+        if not runs[0].recipe.data.test:
+            warn(f"{runs[0].recipe_file} has no test set; the table will be empty; add a test set to data.test")
         warn_of_replaced(folder, runs, metric)
     elif metric is not None or output != "text":
         raise CommandError(
@@ -114,8 +116,6 @@ def _list(runs: Sequence[Run]) -> None:
 
 def _report(runs: Sequence[Run], results: Sequence[TestResult], folder: Path, output: Format) -> None:
     """Write the results to the directory of the runs, and print them."""
-    if not results:
-        warn(f"{runs[0].recipe_file} has no test set; the table is empty; add a test set to data.test and rerun")
     warn_of_unpinned(runs)
     notes = list(notes_on_training(runs))
     for note in notes:

@@ -86,6 +86,10 @@ class Sweep:
         return runs
 
     def _load(self, variant: str, *more: str) -> tuple[tuple[str, ...], Recipe]:
+        if "seed" in map(_key, self.variants[variant]):
+            raise RecipeError(
+                f"variant {variant} sets seed; all variants have the same seeds; remove it, or set it for all"
+            )
         overrides = merge_overrides(self.overrides, self.variants[variant])
         if "run_dir" in map(_key, overrides):
             raise RecipeError(

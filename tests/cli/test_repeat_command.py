@@ -277,7 +277,7 @@ def test_variants_with_other_tokenizers_do_not_share_text(
         (("--jobs", 2, "--only", 1), "--jobs and --only are mutually exclusive; give one of them"),
         (("--vary", "seed=1,2"), "--vary seed is not supported; each variant has the same seeds; use --seeds N"),
         (("--metric", "blue", "--list"), "--metric blue: unknown metric; it must be one of bleu, "),
-        (("--metric", "bleu", "--only", 1), "--metric, --format and --json have no effect without a report; leave them out"),
+        (("--metric", "bleu", "--only", 1), "--metric, --format and --json have no effect without a report"),
         (("--format", "json", "--prepare-only"), "--metric, --format and --json have no effect without a report"),
         (("-o", "other"), "other is a run, whose report would be lost; -o must be a separate folder"),
         (("-o", "notes"), "notes has report.md, which this command would overwrite; -o must be a separate folder"),
@@ -442,3 +442,11 @@ def test_inputs_of_the_comparison_are_checked_before_any_work(
     assert (status, out) == (1, "")
     assert reason in one_line(err)
     assert not Path("out").exists()
+
+
+def test_a_missing_test_set_is_a_warning_before_training(
+    recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.cli.repeat.execute", lambda runs, jobs: runs)  # all fail
+    _, _, err = nmt("repeat", recipe, "data.test={}")
+    assert "tiny.toml has no test set; the table will be empty" in err.splitlines()[0]

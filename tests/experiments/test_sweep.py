@@ -149,6 +149,13 @@ def test_a_sweep_file_sets_variants_seeds_and_overrides(recipe: Path, tmp_path: 
     assert len(load_sweep(path, Path, 1, ()).runs(tmp_path)) == 2
 
 
+def test_a_variant_with_its_own_seed_is_rejected(recipe: Path, tmp_path: Path) -> None:
+    path = recipe.with_name("sweep.toml")
+    path.write_text('recipe = "tiny.toml"\n[variants]\nbase = []\nx = ["seed = 5"]\n')
+    with pytest.raises(RecipeError, match=r"^variant x sets seed; all variants have the same seeds; remove it"):
+        load_sweep(path, Path, None, ()).runs(tmp_path / "out")
+
+
 def test_an_override_that_variants_replace_is_reported(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = recipe.with_name("sweep.toml")
     path.write_text(SWEEP)
