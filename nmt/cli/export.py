@@ -29,7 +29,7 @@ def export(
     sample: Annotated[
         Path | None,
         typer.Option(
-            help="Sentences for the parity check, one per line (default: the validation set, or random pieces)."
+            help="Sentences for the parity check, one per line; - is standard input (default: validation or random)."
         ),
     ] = None,
     license_id: Annotated[
@@ -60,7 +60,7 @@ def export(
     options = ExportOptions(
         target=to,
         quantization=quantization or "float32",
-        sample=None if sample is None else list(read_plain_text(sample)),
+        sample=None if sample is None else list(read_plain_text(sample, allow_pipe=True)),
         license=license_id,
         check_parity=not no_parity_check,
         repository=push,

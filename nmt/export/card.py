@@ -23,6 +23,8 @@ _LIMITS = (
     "of more than {} tokens; the code above does not."
 )
 
+_CODES = "The tokenizer reads `>>...<<` at the beginning of a text as one token, a language code."
+
 _CONTEXT = (
     "In training, up to {} of the document preceded each sentence, each followed by `<sep>`{}. The code above "
     "translates single sentences."
@@ -67,6 +69,7 @@ def write_card(loaded: LoadedModel, target: Target, license: str | None, usage: 
         "```",
         "",
         *_input_notes(loaded),
+        *([_CODES] if target == "huggingface" else []),
         "",
     ]
     report = find_report(loaded.directory)

@@ -103,8 +103,8 @@ class _Reference:
         self.lines = [text for text, tokens in encoded.items() if 0 < len(tokens) <= max_tokens]
         if not self.lines:
             raise UserError(
-                f"no sentence of the sample has 1 to {max_tokens} tokens; the parity check needs one; pass other "
-                "sentences with --sample"
+                f"no sentence of the sample has 1 to {max_tokens} tokens; the parity check needs one (for Hugging "
+                "Face, without `>>...<<` at the beginning); pass other sentences with --sample"
             )
         self.sources = [encoded[line] for line in self.lines]
         self.options = SearchOptions(beam_size=1, length_penalty="none", max_tokens=model.recipe.max_positions - 1)
@@ -254,27 +254,41 @@ def _round_to_int8(weight: Tensor) -> Tensor:
 
 
 def check_huggingface(loaded: LoadedModel, tokenizers: Tokenizers, exported: Path, sample: Sample) -> Parity:
-    """Compare tokens, texts, and log-probabilities of the whole vocabulary at all positions of greedy translations."""
-    reference = _Reference(loaded, tokenizers, sample.lines, loaded.transformer)
+    """Compare tokens, texts, and log-probabilities of the whole vocabulary at all positions of greedy translations.
+
+    Leaves out sentences that begin with `>>...<<`: Marian's tokenizer reads this as a language code.
+    """
+    codes = {None, *tokenizers.src.all_pieces}
+    form = loaded.metadata.unicode_form
+    lines = [line for line in sample.lines if _language_code(normalize(line, form)) in codes]
+    reference = _Reference(loaded, tokenizers, lines, loaded.transformer)
     model, tokenizer = load_huggingface(exported)
-    max_difference, num_equal_tokens, num_equal_texts = 0.0, 0, 0
+    max_difference, equal_tokens, equal_texts = 0.0, list[bool](), list[bool]()
     for batch in reference.slices:
         outputs = reference.translations[batch]
         encoded = tokenizer(reference.lines[batch], padding=True, return_tensors="pt")
         rows = zip(encoded["input_ids"], encoded["attention_mask"], reference.sources[batch], strict=True)
-        num_equal_tokens += sum(ids[mask.bool()].tolist() == [*tokens, EOS_ID] for ids, mask, tokens in rows)
+        equal_tokens += [ids[mask.bool()].tolist() == [*tokens, EOS_ID] for ids, mask, tokens in rows]
         texts = tokenizer.batch_decode([[BOS_ID, *tokens, EOS_ID] for tokens in outputs], skip_special_tokens=True)
         expected = map(tokenizers.tgt.decode, outputs)
-        num_equal_texts += sum(a.split() == b.split() for a, b in zip(texts, expected, strict=True))
+        equal_texts += [a.split() == b.split() for a, b in zip(texts, expected, strict=True)]
         max_difference = max(max_difference, _max_log_prob_difference(model, reference, batch))
     total = len(reference.lines)
     summary = (
         f"{counted(total, 'sentence')} of {sample.origin}: log-probabilities of all tokens differ by at most "
-        f"{max_difference:.2g} (limit {MAX_LOG_PROB_DIFFERENCE:g}), {num_equal_tokens} of {total} sentences have "
-        f"the same tokens and {num_equal_texts} of {total} translations the same text (limit: all)"
+        f"{max_difference:.2g} (limit {MAX_LOG_PROB_DIFFERENCE:g}), {sum(equal_tokens)} of {total} sentences have "
+        f"the same tokens and {sum(equal_texts)} of {total} translations the same text (limit: all)"
     )
-    passed = max_difference <= MAX_LOG_PROB_DIFFERENCE and num_equal_tokens == num_equal_texts == total
-    return Parity(passed, summary)
+    equal = map(all, zip(equal_tokens, equal_texts, strict=True))
+    different = [line for line, is_equal in zip(reference.lines, equal, strict=True) if not is_equal]
+    if different:
+        summary += f"; the first different sentence is {different[0]!r}"
+    return Parity(max_difference <= MAX_LOG_PROB_DIFFERENCE and not different, summary)
+
+
+def _language_code(line: str) -> str | None:
+    """Return the beginning of a line that Marian's tokenizer reads as a language code; None if there is none."""
+    return line[: line.index("<<") + 2] if line.startswith(">>") and "<<" in line else None
 
 
 @torch.inference_mode()

@@ -15,7 +15,7 @@ from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import train_tokenizers
-from tests.calling import Nmt, one_line
+from tests.calling import Nmt, PipeIn, one_line
 from tests.extras import needs_ctranslate2, needs_transformers
 
 
@@ -54,6 +54,14 @@ def test_an_export_to_ctranslate2_has_all_files_and_is_not_overwritten(
     status, _, err = nmt("export", model, "--to", "ctranslate2", "-o", tmp_path / "fast")
     assert status == 1
     assert "already exists" in one_line(err)
+
+
+@pytest.mark.slow
+@needs_ctranslate2
+def test_the_sample_may_be_standard_input(model: Path, tmp_path: Path, nmt: Nmt, pipe_in: PipeIn) -> None:
+    pipe_in(lambda write: write(b"The woman buys a car.\n"))
+    status, _, err = nmt("export", model, "--to", "ctranslate2", "-o", tmp_path / "fast", "--sample", "-")
+    assert status == 0, err
 
 
 @pytest.mark.slow

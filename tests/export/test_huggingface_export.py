@@ -86,6 +86,22 @@ def test_special_tokens_in_text_are_plain_text(make_model: MakeModel, tmp_path: 
 
 @pytest.mark.slow
 @needs_transformers
+def test_text_that_begins_like_a_language_code_is_left_out(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = [">>> the man << sleeps", "the man", "the old man"]
+    options = ExportOptions("huggingface", sample=sample)
+    (*_, note) = export_model(make_model(), tmp_path / "export", options)
+    assert note.startswith("Parity check passed: 2 sentences of ")
+    assert "as one token, a language code" in (tmp_path / "export" / "README.md").read_text()
+    monkeypatch.setattr(parity, "_language_code", lambda line: None)
+    with pytest.raises(UserError, match=r"; the first different sentence is '>>> the man << sleeps'; all values"):
+        export_model(make_model(), tmp_path / "new" / "folder" / "export", options)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+@needs_transformers
 def test_a_failed_parity_check_writes_nothing(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
