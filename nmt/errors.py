@@ -16,6 +16,10 @@ class MemoryFileError(UserError):
     """The file of a translation memory is unusable or damaged."""
 
 
+class NoTranslationError(UserError):
+    """The constraints exclude every output, or the model returns NaN."""
+
+
 class JobEnded(UserError):  # noqa: N818 - reports no error of its own
     """The end of a multi-process job whose cause has been logged."""
 

@@ -29,7 +29,7 @@ from nmt.decode.glossary import Glossary, Required
 from nmt.decode.line_encoder import RIGHT_TO_LEFT, LineEncoder
 from nmt.decode.task import Previous, Task, TranslatorInput
 from nmt.decode.translation import Attention, Translation, join_ranks, without_breaks
-from nmt.errors import UserError
+from nmt.errors import NoTranslationError, UserError
 from nmt.recipe import Context, DecodeRecipe, UnicodeForm
 from nmt.search.hypothesis import Hypothesis, in_reading_order
 from nmt.search.limits import distinct_requirements, num_required_tokens
@@ -444,7 +444,7 @@ class TextTranslator(ABC):
 
     def _translations(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         if not hypotheses:
-            raise UserError(
+            raise NoTranslationError(
                 "no translation is possible; the constraints exclude every output, or the model returns NaN (training "
                 "diverged, or fp16 overflows above 65,504); relax the constraints, use another precision or "
                 "checkpoint, or train with a lower train.learning_rate"

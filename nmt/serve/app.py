@@ -90,6 +90,8 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         _require_single_lines(body.texts)
         service.check_size(body.texts)
         lines = _make_lines(body.texts, body, model)
+        if body.glossary and (body.forbidden or model.decode.forbid):
+            await asyncio.to_thread(_check_terms, lines, body, model)
         if body.context and len(lines) != 1:
             raise HTTPException(400, "context needs a request with one text; send each line with its own context")
         if body.attention and (len(lines) != 1 or body.stream or body.stream_tokens):
@@ -238,10 +240,34 @@ def _check_phrases(body: TranslateRequest, model: ServedModel) -> None:
     for phrase in body.required:
         kinds[phrase] = "required"
     for phrase, kind in kinds.items():
-        for forbidden in (*model.decode.forbid, *body.forbidden):
-            if contains_phrase(phrase, forbidden, ignores_case=model.lowercases):
-                problem = f"{kind} phrase {phrase!r} contains {forbidden!r}, which is forbidden; change one of them"
-                raise HTTPException(400, problem)
+        if forbidden := _forbidden_in(phrase, body, model):
+            problem = f"{kind} phrase {phrase!r} contains {forbidden!r}, which is forbidden; change one of them"
+            raise HTTPException(400, problem)
+
+
+def _check_terms(lines: Sequence[Line], body: TranslateRequest, model: ServedModel) -> None:
+    """Raise HTTPException if all translations of a glossary term in a line contain a forbidden phrase.
+
+    With `keep`, terms do not match within items; a model that annotates terms need not translate them so.
+    """
+    if body.keep or model.decode.glossary_mode == "annotate":
+        return
+    for line in lines:
+        for term in line.glossary.find(line.text) if line.glossary else ():
+            contained = [_forbidden_in(form, body, model) for form in term.required]
+            if all(contained):
+                problem = f"glossary translation {term.forms[0]!r} of {term.source!r} contains {contained[0]!r}"
+                raise HTTPException(400, f"{problem}, which is forbidden; change one of them")
+
+
+def _forbidden_in(phrase: str, body: TranslateRequest, model: ServedModel) -> str:
+    """Return the first forbidden phrase of the server or the request that a phrase contains; "" if there is none."""
+    found = (
+        forbidden
+        for forbidden in (*model.decode.forbid, *body.forbidden)
+        if contains_phrase(phrase, forbidden, ignores_case=model.lowercases)
+    )
+    return next(found, "")
 
 
 def _make_lines(texts: Sequence[str], body: TranslateRequest, model: ServedModel) -> list[Line]:

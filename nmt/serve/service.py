@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from nmt.decode.context import document_rounds
 from nmt.decode.task import Previous
 from nmt.decode.translation import Translation
-from nmt.errors import UserError
+from nmt.errors import NoTranslationError, UserError
 from nmt.serve.batching import QueueFullError
 from nmt.serve.delivery import Delivery
 from nmt.serve.log import log, log_warning
@@ -213,6 +213,9 @@ class Service:
             await asyncio.sleep(_RETRY_SECONDS)
         try:
             return await self._results(request, futures)
+        except NoTranslationError as error:  # its advice is for the owner of the model
+            problem = "no translation is possible; the constraints exclude every output, or the model fails"
+            raise HTTPException(400, f"{problem}; relax the constraints, or choose another model") from error
         except UserError as error:
             raise HTTPException(400, str(error)) from error
         except ModelUnavailableError as error:

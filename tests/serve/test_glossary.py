@@ -11,6 +11,7 @@ from nmt.decode.glossary import Glossary, Term
 from nmt.decode.task import TranslatorInput
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
+from nmt.errors import NoTranslationError
 from nmt.recipe import DecodeRecipe, GlossaryMode
 from nmt.serve.app import build_app
 from nmt.storage.model_metadata import read_model_metadata
@@ -47,6 +48,38 @@ def test_a_repeated_term_is_merged_as_in_a_glossary_file(
     assert one.required == ()
     assert one.glossary is not None
     assert [term.forms for term in one.glossary.find(one.text)] == [("x", "y")]
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({}, 400),
+        ({"text": "the dog"}, 200),
+        ({"glossary": [["cat", "Katze|Kater"]]}, 200),
+        ({"text": "see www.a.de/cat", "keep": ["urls"]}, 200),  # the term does not match within the URL
+    ],
+)
+def test_a_term_all_of_whose_translations_are_forbidden_is_named(
+    more: dict[str, Any], status: int, client: TestClient
+) -> None:
+    body = {"text": "the cat", "glossary": [["cat", "Katze"]], "forbidden": ["Katze"]} | more
+    response = client.post("/v1/translate", json=body)
+    assert response.status_code == status, response.text
+    if status == 400:
+        problem = "glossary translation 'Katze' of 'cat' contains 'Katze', which is forbidden; change one of them"
+        assert response.json() == {"error": problem}
+
+
+def test_an_impossible_translation_has_advice_for_clients(
+    echo_service: MakeService, echo: EchoTranslator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(inputs: Sequence[TranslatorInput], **_: object) -> list[list[Translation]]:
+        raise NoTranslationError("no translation is possible; train with a lower rate")
+
+    monkeypatch.setattr(echo, "translate_inputs", fail)
+    response = TestClient(build_app(echo_service())).post("/v1/translate", json={"text": "a"})
+    assert response.status_code == 400
+    assert response.json()["error"].endswith("; relax the constraints, or choose another model")
 
 
 def test_a_model_that_annotates_terms_has_no_alternatives(echo_service: MakeService) -> None:
