@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ class Shortlist:
         metadata = {"format": _FORMAT, "sha256": _digest(arrays), "tokenizers": _fingerprint(tokenizers)}
         if languages is not None:
             metadata["languages"] = " to ".join(languages)
-        write_file(path, save(arrays, metadata=metadata))
+        write_file(path, _with_sorted_header(save(arrays, metadata=metadata)))
 
     @classmethod
     def load(cls, path: Path, tokenizers: Tokenizers) -> Shortlist:
@@ -183,6 +184,15 @@ def _count(side: SideStore, vocab_size: int) -> Ints:
     for start in range(0, len(side.tokens), _CHUNK_TOKENS):
         counts += np.bincount(side.tokens[start : start + _CHUNK_TOKENS], minlength=vocab_size)
     return counts
+
+
+def _with_sorted_header(content: bytes) -> bytes:
+    """Sort the header of a safetensors file, whose metadata is in random order: equal lists must be equal files."""
+    start = struct.calcsize("<Q")
+    end = start + struct.unpack("<Q", content[:start])[0]
+    header = json.dumps(json.loads(content[start:end]), sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)  # aligns the arrays
+    return struct.pack("<Q", len(header)) + header + content[end:]
 
 
 def _fingerprint(tokenizers: Tokenizers) -> str:

@@ -170,6 +170,13 @@ def test_round_trip(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> 
     assert [file.name for file in path.parent.iterdir()] == ["list"]
 
 
+def test_equal_shortlists_are_equal_files(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
+    """Translation memories and resumed outputs identify a shortlist by the SHA-256 of its file."""
+    for number in range(8):
+        made.save(tmp_path / str(number), tokenizers, ("en", "de"))
+    assert len({path.read_bytes() for path in tmp_path.glob("[0-9]")}) == 1
+
+
 def load_error(path: Path, tokenizers: Tokenizers) -> str:
     """Return the error of loading a file, which must name the file."""
     with pytest.raises(UserError, match=r"^[^\n]*;[^\n]*;[^\n]*$") as raised:
