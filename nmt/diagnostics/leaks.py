@@ -279,7 +279,7 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
     """
     path = recipe.directory / LEAKS_FILE
     if isinstance(finder, UserError):
-        _warn(finder, path)
+        _warn(f"{finder}; `nmt run` needs all test sets", path)
         return
     key = _digest([_FORMAT, text_identity(prepare_report, recipe), *map(asdict, finder.sets)])
     if not finder.num_read:
@@ -290,7 +290,7 @@ def record_leaks(recipe: Recipe, prepare_report: dict[str, Any], finder: LeakFin
         try:
             search_training_text(recipe, finder)
         except UserError as error:
-            _warn(error, path)
+            _warn(str(error), path)
             return
     leaks = finder.leaks()
     for set_leaks in leaks:
@@ -319,7 +319,7 @@ def _digest(tree: object) -> str:
     return hashlib.sha256(json.dumps(tree).encode()).hexdigest()
 
 
-def _warn(error: UserError, record: Path) -> None:
+def _warn(error: str, record: Path) -> None:
     """Warn that the search is skipped, and remove the record of an earlier search, whose text may differ."""
     removed = f"; removing {record}, the result of an earlier search" if record.exists() else ""
     warn(f"skipping the search for test sentences in the training text: {error}{removed}")

@@ -156,7 +156,12 @@ def test_leaks_are_unknown_without_the_training_text_and_the_run_continues(
 
 
 def test_a_test_set_that_cannot_be_read_does_not_stop_preparation(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    """`nmt prepare` and `nmt train` need no test sets, but `nmt run` does."""
     (tmp_path / "news.de").unlink()
     status, _, err = nmt("prepare", recipe, f"run_dir={tmp_path / 'run'}")
     assert status == 0
-    assert "warning: skipping the search for test sentences in the training text: " in err
+    (warning,) = (line for line in err.splitlines() if "search for test sentences" in line)
+    assert "warning: skipping the search for test sentences in the training text: " in warning
+    assert "news.de: No such file" in warning and warning.endswith("`nmt run` needs all test sets")
+    status, _, err = nmt("run", recipe, f"run_dir={tmp_path / 'run'}")
+    assert status == 1 and "news.de: No such file" in err
