@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from nmt.devices.memory import explained_out_of_memory
 from nmt.errors import UserError
 from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel, build_uninitialized
@@ -95,8 +96,10 @@ def load_model(path: str | Path, device: torch.device | str) -> LoadedModel:
     directory = find_model(Path(path))
     verify_directory(directory)
     model_recipe, metadata = read_model_toml(directory / "model.toml")
-    model = build_uninitialized(model_recipe, metadata.src_vocab_size, metadata.tgt_vocab_size, torch.device(device))
-    load_tensors(model, read_tensors(directory / "model.safetensors"))
+    device = torch.device(device)
+    with explained_out_of_memory(device):
+        model = build_uninitialized(model_recipe, metadata.src_vocab_size, metadata.tgt_vocab_size, device)
+    load_tensors(model, read_tensors(directory / "model.safetensors"), directory)
     return LoadedModel(model.eval(), metadata, directory)
 
 
@@ -105,8 +108,8 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().to("cpu", copy=True) for name, parameter in model.named_parameters()}
 
 
-def load_tensors(model: nn.Module, tensors: Tensors) -> None:
-    """Load parameters into a model; raises UserError listing all mismatches."""
+def load_tensors(model: nn.Module, tensors: Tensors, directory: Path | None = None) -> None:
+    """Load parameters into a model; raises UserError listing all mismatches. directory: that of the parameters"""
     parameters = dict(model.named_parameters())
     problems = [f"{name} is missing" for name in parameters.keys() - tensors.keys()]
     problems += [f"{name} is unknown" for name in tensors.keys() - parameters.keys()]
@@ -116,7 +119,8 @@ def load_tensors(model: nn.Module, tensors: Tensors) -> None:
         if tensors[name].shape != parameters[name].shape
     ]
     if problems:
-        raise UserError(f"the parameters do not match the model: {'; '.join(sorted(problems))}")
+        of_directory = f" of {directory}" if directory is not None else ""
+        raise UserError(f"the parameters{of_directory} do not match the model: {', '.join(sorted(problems))}")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])

@@ -28,7 +28,7 @@ from nmt.classify.text_classifier import (
     ClassifierMetadata,
     TextClassifier,
     classifier_files,
-    read_description,
+    read_classifier_toml,
 )
 from nmt.classify.trainer import ClassifierTrainer, require_same_recipe
 from nmt.errors import CommandError, UserError
@@ -112,7 +112,7 @@ def _build(
         split: class_indices(examples.labels, names, f"data.{split}", accept_indices=bool(recipe.data.labels))
         for split, examples in texts.items()
     }
-    if newest is not None and (trained := read_description(newest[0] / CLASSIFIER)[1].labels) != names:
+    if newest is not None and (trained := read_classifier_toml(newest[0] / CLASSIFIER)[1].labels) != names:
         raise UserError(
             f"the labels of data.train are {', '.join(names)}, but {newest[0]} was trained with {', '.join(trained)}; "
             "a run must keep its labels; restore them, or choose another name"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import tomli_w
 import torch
 from numpy.typing import NDArray
+from pydantic import Field, PositiveInt
 from safetensors.torch import save
 
 from nmt.checkpoint import Tensors, load_tensors, read_tensors
@@ -18,17 +18,16 @@ from nmt.classify.examples import Examples, TextEncoder, Texts
 from nmt.classify.model import Classifier
 from nmt.data.epoch_plan import plan_by_length
 from nmt.devices.precision import ComputeType, Precision, autocast, choose_precision, row_multiple, torch_dtype
-from nmt.errors import UserError
 from nmt.evaluate.classification import ClassificationScore, score_classes
 from nmt.logs import counted
 from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import choose_device
-from nmt.recipe import ModelRecipe, UnicodeForm
+from nmt.recipe import ModelRecipe, Section, UnicodeForm
+from nmt.storage.description import FORMAT, read_description
 from nmt.storage.run_folder import CLASSIFIER, find_model
-from nmt.storage.sealed import CorruptError, verify_directory
+from nmt.storage.sealed import verify_directory
 from nmt.text.tokenizer import Tokenizer
 
-FORMAT = 1
 TOKENIZER_FILE = "tokenizer.model"
 _BATCH_TOKENS = 8_192
 
@@ -87,12 +86,12 @@ class TextClassifier:
         """Load a classifier's directory, a checkpoint or a run; raises UserError, or CorruptError for damaged files."""
         directory = find_model(Path(path), CLASSIFIER)
         verify_directory(directory)
-        recipe, metadata = read_description(directory / CLASSIFIER)
+        recipe, metadata = read_classifier_toml(directory / CLASSIFIER)
         tokenizer = Tokenizer.load(directory / TOKENIZER_FILE)
         chosen = choose_device(device)
         with chosen:
             model = Classifier(recipe, tokenizer.vocab_size, len(metadata.labels)).to(chosen)  # and the position tables
-        load_tensors(model, read_tensors(directory / "model.safetensors"))
+        load_tensors(model, read_tensors(directory / "model.safetensors"), directory)
         return cls(model, tokenizer, metadata, chosen, precision)
 
     def probabilities(self, examples: Sequence[Texts]) -> NDArray[np.float64]:
@@ -149,16 +148,20 @@ def classify(model: Classifier, texts: PackedSequences, precision: ComputeType, 
     return logits[:count]
 
 
-def read_description(path: Path) -> tuple[ModelRecipe, ClassifierMetadata]:
-    """Read the description of a classifier; raises CorruptError, or UserError for another format version."""
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        if tree["format"] != FORMAT:
-            raise UserError(f"{path} has format {tree['format']}; this version reads format {FORMAT}; update nmt")
-        labels, num_texts, form, max_tokens = (tree[key] for key in ("labels", "texts", "unicode_form", "max_tokens"))
-        if not (isinstance(labels, list) and num_texts in (1, 2) and isinstance(max_tokens, int)):
-            raise ValueError("labels, texts or max_tokens is invalid")
-        metadata = ClassifierMetadata(tuple(labels), int(num_texts), form, max_tokens)
-        return ModelRecipe.model_validate(tree["model"]), metadata
-    except (OSError, KeyError, ValueError) as error:  # also those of tomllib and pydantic
-        raise CorruptError(f"{path} is not a readable classifier description; copy the directory again") from error
+class _Description(Section, extra="ignore"):
+    """`classifier.toml` without its format number."""
+
+    labels: tuple[str, ...] = Field(min_length=2)
+    texts: int = Field(ge=1, le=2)
+    unicode_form: UnicodeForm
+    max_tokens: PositiveInt
+    model: ModelRecipe
+
+
+def read_classifier_toml(path: Path) -> tuple[ModelRecipe, ClassifierMetadata]:
+    """Read a `classifier.toml`; raises as `read_description` does."""
+    description = read_description(path, _Description)
+    metadata = ClassifierMetadata(
+        description.labels, description.texts, description.unicode_form, description.max_tokens
+    )
+    return description.model, metadata

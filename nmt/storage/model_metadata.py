@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from nmt.errors import UserError
 from nmt.logs import is_first_rank, warn
-from nmt.recipe import NO_CONTEXT, NO_LANGUAGE, Context, DecodeRecipe, ModelRecipe, UnicodeForm, upgrade_options
+from nmt.recipe import NO_CONTEXT, NO_LANGUAGE, Context, ContextSides, DecodeRecipe, ModelRecipe, Section, UnicodeForm
+from nmt.recipe.decoding import FinalDecodeRecipe
+from nmt.storage.description import FORMAT, read_description
 from nmt.storage.run_folder import (
     MODEL,
     checkpoint_step,
@@ -23,9 +24,6 @@ from nmt.storage.run_folder import (
     read_json_object,
     warn_of_divergence,
 )
-from nmt.storage.sealed import CorruptError
-
-FORMAT = 1
 
 DEFAULT_MAX_TOKENS = 256
 """`max_tokens` of models without the entry: the default of `data.max_tokens`."""
@@ -83,7 +81,7 @@ def require_kind(directory: Path, metadata: ModelMetadata, *, language_model: bo
 
 
 def read_model_metadata(directory: Path) -> ModelMetadata:
-    """Read the metadata of a model; raises as `read_model_toml` does."""
+    """Read the metadata of a model; raises as `read_description` does."""
     return read_model_toml(directory / "model.toml")[1]
 
 
@@ -99,7 +97,7 @@ def longest_source_of(run: Path, start: Path | None) -> int | None:
 
 
 def read_model_recipe(directory: Path) -> ModelRecipe:
-    """Read the architecture of a model; raises as `read_model_toml` does."""
+    """Read the architecture of a model; raises as `read_description` does."""
     return read_model_toml(directory / "model.toml")[0]
 
 
@@ -135,37 +133,74 @@ def model_toml(model_recipe: ModelRecipe, metadata: ModelMetadata) -> str:
 
 
 def read_model_toml(path: Path) -> tuple[ModelRecipe, ModelMetadata]:
-    """Read a `model.toml`; raise CorruptError if it is not readable, and UserError for another format number."""
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        if tree["format"] != FORMAT:
-            raise UserError(f"{path} has format {tree['format']}; this version reads format {FORMAT}; update nmt")
-        _warn_ignored(path, tuple(upgrade_options(tree)))
-        metadata = ModelMetadata(
-            src_lang=tree["languages"]["src"],
-            tgt_lang=tree["languages"]["tgt"],
-            src_vocab_size=tree["vocabulary"]["src"],
-            tgt_vocab_size=tree["vocabulary"]["tgt"],
-            unicode_form=tree["text"]["unicode_form"],
-            decode=DecodeRecipe.model_validate(tree["decode"]).require_fit(),
-            origin=tree["origin"],
-            reverse_target=tree["text"].get("reverse_target", False),  # absent from older models
-            max_tokens=tree["text"].get("max_tokens", DEFAULT_MAX_TOKENS),
-            context=Context(**tree.get("context", {})),
-            longest_source=tree["text"].get("longest_source"),
-            tags=dict(tree.get("tags", {})),
-            trained_directions=tuple(tree["languages"].get("directions", ())),
-        )
-        return ModelRecipe.model_validate(tree["model"]), metadata
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"{path} is not a readable model description; copy the model directory again") from error
+    """Read a `model.toml`; raises as `read_description` does."""
+    description = read_description(path, _Description)
+    languages, vocabulary, text = description.languages, description.vocabulary, description.text
+    metadata = ModelMetadata(
+        src_lang=languages.src,
+        tgt_lang=languages.tgt,
+        src_vocab_size=vocabulary.src,
+        tgt_vocab_size=vocabulary.tgt,
+        unicode_form=text.unicode_form,
+        decode=description.decode,
+        origin=description.origin.model_dump(mode="json", exclude_unset=True),
+        reverse_target=text.reverse_target,
+        max_tokens=text.max_tokens,
+        context=Context(description.context.size, description.context.sides),
+        longest_source=text.longest_source,
+        tags=description.tags,
+        trained_directions=languages.directions,
+    )
+    return description.model, metadata
 
 
-@cache
-def _warn_ignored(path: Path, options: tuple[str, ...]) -> None:
-    """Warn once about removed options in a model of an earlier version."""
-    if options:
-        warn(f"{path}: ignoring options that no longer exist: {', '.join(options)}")
+class _Table(Section, extra="ignore"):
+    """A table of `model.toml`, in which later versions may have further keys."""
+
+
+class _Languages(_Table):
+    src: str
+    tgt: str
+    directions: tuple[str, ...] = ()
+
+
+class _Vocabulary(_Table):
+    src: PositiveInt
+    tgt: PositiveInt
+
+
+class _Text(_Table):
+    unicode_form: UnicodeForm
+    reverse_target: bool = False  # absent from older models, like all options with a default
+    max_tokens: PositiveInt = DEFAULT_MAX_TOKENS
+    longest_source: NonNegativeInt | None = None
+
+
+class _Context(_Table):
+    size: NonNegativeInt = 0
+    sides: ContextSides = "source"
+
+
+class _Origin(_Table, extra="allow"):
+    """The keys that nmt reads, and any others."""
+
+    step: NonNegativeInt = 0
+    averaged: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+    moving_average: str = ""
+
+
+class _Description(_Table):
+    """`model.toml` without its format number."""
+
+    languages: _Languages
+    vocabulary: _Vocabulary
+    text: _Text
+    context: _Context = _Context()
+    model: ModelRecipe
+    decode: FinalDecodeRecipe
+    origin: _Origin
+    tags: dict[str, str] = Field(default_factory=dict)
 
 
 def warn_of_missing_tag(path: Path, metadata: ModelMetadata, tag: str | None) -> None:
