@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import typer
 
-from nmt.cli.arguments import find_recipe, packaged_files
+from nmt.cli.arguments import find_recipe
 from nmt.cli.program import COMMANDS, app
 from nmt.experiments.sweep import is_sweep, load_sweep, make_sweep
 from nmt.recipe import DecodeRecipe, load_classification_recipe, load_recipe
+from nmt.recipe.packaged import packaged_files
 from nmt.recipe.toml import override_decode
 from tests.test_readme import LANGUAGE_MODEL
 

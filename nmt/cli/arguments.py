@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated
 
@@ -14,21 +13,11 @@ from nmt.errors import UserError
 from nmt.logs import say
 from nmt.plots.figure import PLOT_MARK, require_drawable
 from nmt.recipe import NO_LANGUAGE
+from nmt.recipe.packaged import packaged_files
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.streams.output_checks import require_not_input, require_output
 from nmt.text.lines import STANDARD_STREAM, read_lines, require_lines, require_same_length, warn_of_pairs
-
-
-def packaged_recipes(folder: str = "") -> dict[str, Path]:
-    """Return the recipes that come with nmt, by name; those in `sweeps` are for `nmt repeat`."""
-    with as_file(files("nmt").joinpath("recipes", folder)) as path:
-        return {recipe.stem: recipe for recipe in sorted(path.glob("*.toml"))}
-
-
-def packaged_files() -> dict[str, Path]:
-    """Return the recipes of models and classifiers and the sweeps that come with nmt, by name."""
-    return packaged_recipes() | packaged_recipes("classifiers") | packaged_recipes("sweeps")
 
 
 def find_recipe(name: str) -> Path:

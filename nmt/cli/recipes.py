@@ -13,10 +13,11 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.arguments import MAX_THREADS, Overrides, RecipeArgument, file_path, packaged_files, require_at_most_one
+from nmt.cli.arguments import MAX_THREADS, Overrides, RecipeArgument, file_path, require_at_most_one
 from nmt.errors import CommandError
 from nmt.logs import say
 from nmt.recipe import Recipe, describe_recipe, load_any_recipe, load_recipe
+from nmt.recipe.packaged import packaged_files
 from nmt.storage.run_folder import require_own_recipe, warn_of_divergence
 from nmt.storage.sealed import write_file
 from nmt.streams.output_checks import require_new_file

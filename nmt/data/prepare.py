@@ -160,8 +160,9 @@ def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
     return load_prepared(directory)
 
 
-def load_prepared(directory: Path) -> Prepared:
+def load_prepared(directory: Path | str) -> Prepared:
     """Open a directory that `prepare` made; raise UserError if it is missing or incomplete."""
+    directory = Path(directory)
     report = read_report(directory)
     if report is None:
         raise UserError(

@@ -31,9 +31,9 @@ class Translation:
     text: str
     score: float
     log_prob: float
-    pieces: list[str]
-    token_log_probs: list[float] = field(default_factory=list)
-    alignment: list[tuple[int, int]] | None = None
+    pieces: list[str] = field(hash=False)
+    token_log_probs: list[float] = field(default_factory=list, hash=False)
+    alignment: list[tuple[int, int]] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from nmt.recipe.classification import ClassificationRecipe
 from nmt.recipe.corpora import Corpus, CorpusOptions, Section
 from nmt.recipe.decoding import DecodeRecipe, FinalDecodeRecipe
 from nmt.recipe.former_options import upgrade_options
+from nmt.recipe.packaged import packaged_files
 from nmt.recipe.sections import SAVED, Recipe
 from nmt.recipe.validation import explain, explain_with_origin, is_option
 
@@ -26,21 +27,23 @@ _TRANSLATION_KEYS = {"src_lang", "tgt_lang", "decode", "evaluate"}
 Root = TypeVar("Root", bound=Section)
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
     """Load a TOML recipe and apply overrides such as `train.max_steps=100`.
+
+    path: a file, or the name of a recipe that comes with nmt
 
     Raises RecipeError for a missing file, invalid TOML, an unknown option or an invalid value, and TypeError for
     overrides that are not a list of strings.
     """
-    return parse_recipe(_read(Path(path)), overrides, where=str(path))
+    return parse_recipe(_read(path), overrides, where=str(path))
 
 
-def load_classification_recipe(path: Path, overrides: Sequence[str] = ()) -> ClassificationRecipe:
+def load_classification_recipe(path: Path | str, overrides: Sequence[str] = ()) -> ClassificationRecipe:
     """Load the recipe of a classifier; see `load_recipe`."""
     return _parse(ClassificationRecipe, _read(path), overrides, where=str(path))
 
 
-def load_any_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe | ClassificationRecipe:
+def load_any_recipe(path: Path | str, overrides: Sequence[str] = ()) -> Recipe | ClassificationRecipe:
     """Load the recipe of a translation model or of a classifier; see `load_recipe`."""
     text, where = _read(path), str(path)
     tree = _tree(text, where)
@@ -50,7 +53,10 @@ def load_any_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe | Class
     return _parse(Recipe, text, overrides, where)
 
 
-def _read(path: Path) -> str:
+def _read(name: Path | str) -> str:
+    path = Path(name)
+    if not path.exists():
+        path = packaged_files().get(str(name), path)
     try:
         return path.read_text(encoding="utf-8-sig")  # accepts a byte order mark
     except OSError as error:

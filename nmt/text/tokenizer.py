@@ -94,7 +94,8 @@ class Tokenizer:
             return cls(path.read_bytes(), path, has_spaces=has_spaces)
         except OSError as error:
             raise UserError(
-                f"cannot read tokenizer {path}: {error.strerror}; it must exist; prepare the data first"
+                f"cannot read tokenizer {path}: {error.strerror}; it must be in a model directory or in folder data "
+                "of a run; correct the path, or prepare the data first"
             ) from error
 
     def encode(self, text: str) -> list[int]:
@@ -267,11 +268,13 @@ class Tokenizers:
         return self.src is self.tgt
 
     @classmethod
-    def load(cls, directory: Path, tgt_lang: str = "") -> Tokenizers:
+    def load(cls, directory: Path | str, tgt_lang: str = "") -> Tokenizers:
         """Read `tokenizer.model`, or `tokenizer.src.model` and `tokenizer.tgt.model`.
 
-        tgt_lang: target language; determines how `encode_phrase` tokenizes target phrases
+        directory: a model directory or a prepared corpus
+        tgt_lang:  target language; determines how `encode_phrase` tokenizes target phrases
         """
+        directory = Path(directory)
         has_spaces = tgt_lang not in WITHOUT_SPACES
         if (directory / _SRC_FILE).exists() and not (directory / _JOINT_FILE).exists():
             return cls(

@@ -43,7 +43,10 @@ def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
     Raises:
         UserError: no such model, or another architecture.
         RecipeError: other sections of the recipe do not fit the architecture.
+        TypeError: not a recipe.
     """
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe must be a Recipe, got {type(recipe).__name__}; use nmt.recipe.load_recipe(PATH)")
     start = recipe.train.start_from
     if (source := start or recipe.tokenizer.start_from) is None:
         return recipe

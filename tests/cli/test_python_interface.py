@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import nmt as nmt_package
-from nmt import DecodeRecipe, Translator
+from nmt import DecodeRecipe, Translation, Translator, pipeline
+from nmt.data.prepare import load_prepared
 from nmt.decode.scoring import TextScorer
 from nmt.errors import UserError
 from nmt.recipe import load_recipe
 from nmt.storage.model_metadata import read_model_metadata
+from nmt.text.tokenizer import Tokenizers
 
 
 @pytest.mark.slow
@@ -117,9 +119,22 @@ def test_the_package_has_a_version_and_lists_its_names() -> None:
 
 
 @pytest.mark.slow
-def test_the_path_of_a_recipe_may_be_a_string(run_dir: Path) -> None:
+def test_paths_may_be_strings(run_dir: Path) -> None:
     path = run_dir / "recipe.toml"
-    assert load_recipe(str(path)) == load_recipe(path)  # type: ignore[arg-type]
+    assert load_recipe(str(path)) == load_recipe(path)
+    prepared = load_prepared(str(run_dir / "data"))
+    assert Tokenizers.load(str(run_dir / "model")).digests() == prepared.tokenizers.digests()
+
+
+@pytest.mark.parametrize("step", [pipeline.run, pipeline.prepare, pipeline.train])
+def test_the_steps_of_a_run_need_a_loaded_recipe(step: Callable[[Any], object]) -> None:
+    with pytest.raises(TypeError, match=r"recipe must be a Recipe, got str; use nmt.recipe.load_recipe\(PATH\)"):
+        step("quickstart")
+
+
+def test_translations_are_hashable() -> None:
+    first, same, other = (Translation(text, -1.0, -2.0, [text], [-2.0], [(0, 0)]) for text in ("a", "a", "b"))
+    assert {first, same, other} == {first, other}
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nmt import pipeline
-from nmt.cli.arguments import packaged_recipes
 from nmt.recipe import Recipe
+from nmt.recipe.packaged import packaged_recipes
 from tests.calling import Nmt, one_line
 
 ROOT = Path(__file__).resolve().parents[2]

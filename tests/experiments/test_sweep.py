@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from nmt.cli.arguments import find_recipe, packaged_recipes
+from nmt.cli.arguments import find_recipe
 from nmt.errors import RecipeError
 from nmt.experiments.sweep import is_sweep, load_sweep, make_sweep
 from nmt.recipe import load_recipe
+from nmt.recipe.packaged import packaged_recipes
 
 RECIPE = """
 name = "tiny"

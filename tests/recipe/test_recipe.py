@@ -217,6 +217,11 @@ def test_recipes_are_frozen() -> None:
             setattr(section, name, 1)
 
 
+@pytest.mark.parametrize("name", ["quickstart", Path("quickstart")])
+def test_recipes_that_come_with_nmt_are_loaded_by_name(name: str | Path) -> None:
+    assert load_recipe(name, ["train.max_steps=3"]).train.max_steps == 3
+
+
 def test_unreadable_files_are_errors(tmp_path: Path) -> None:
     missing, broken, latin = tmp_path / "none.toml", tmp_path / "broken.toml", tmp_path / "latin.toml"
     broken.write_text("[train\n")
