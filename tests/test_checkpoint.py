@@ -399,7 +399,10 @@ def test_an_error_removes_the_parents_that_a_new_directory_would_have_had(tmp_pa
 
 @pytest.mark.parametrize(
     "state",
-    [b"\x80\x04N.", b"[1]", b'{"of": "another version"}', b'{"changes": null}', b'{"changes": [{"of": "another"}]}'],
+    [
+        *(b"\x80\x04N.", b"[1]", b'{"of": "another version"}', b'{"changes": null}', b'{"step": "ten"}'),
+        *(b'{"changes": [{"of": "another"}]}', b'{"scores": {"10": []}}'),
+    ],
 )
 def test_an_unreadable_state_is_an_error(tmp_path: Path, state: bytes) -> None:
     (tmp_path / "state.json").write_bytes(state)

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from nmt.data.reused_tokenizers import tokenizer_sources
 from nmt.errors import UserError
-from nmt.recipe import Recipe, TrainRecipe, load_saved_recipe
+from nmt.recipe import Recipe, TrainRecipe, explain, load_saved_recipe
 from nmt.storage.run_folder import CLASSIFIER, checkpoint_step, find_model, list_checkpoints
 from nmt.storage.sealed import CorruptError, manifest_digest
 
@@ -101,11 +103,17 @@ class TrainState:
 
     @classmethod
     def read(cls, state: Any, checkpoint: Path) -> TrainState:
-        """Build the state from a parsed `state.json`; raises UserError if another version wrote it."""
+        """Build the state from a parsed `state.json`; raises UserError if it is invalid or of another version."""
         try:
             values: dict[str, Any] = {"changes": [], **state}  # no changes in checkpoints of earlier versions
             values["changes"] = [Change(**entry) for entry in values["changes"]]
-            return cls(**values)
+            read = cls(**values)
+            TypeAdapter(cls).validate_python(values)
+            return read
+        except ValidationError as error:
+            raise CorruptError(
+                f"{checkpoint / 'state.json'} is not valid: {explain(error)}; copy the checkpoint again"
+            ) from error
         except TypeError as error:  # other fields, or not a JSON object
             raise UserError(
                 f"{checkpoint / 'state.json'} was written by another version of nmt; it must be from this version; "
