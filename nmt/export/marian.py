@@ -155,7 +155,9 @@ def _read_optional(path: Path, default: Config) -> Config:
 def _require_files(source: Path) -> None:
     needed = ("config.json", "model.safetensors", "source.spm", "target.spm", "vocab.json")
     missing = [name for name in needed if not (source / name).is_file()]
-    if "model.safetensors" in missing and (source / "pytorch_model.bin").exists():
+    kind = read_json(source / "config.json").get("model_type") if "config.json" not in missing else None
+    is_other = kind not in (None, *_MODEL_TYPES)
+    if not is_other and "model.safetensors" in missing and (source / "pytorch_model.bin").exists():
         raise UserError(
             f"{source} has only pytorch_model.bin, a pickle, which can run code; the weights must be in "
             "model.safetensors; download that file, or, if you trust the pickle, convert it with "
@@ -167,9 +169,15 @@ def _require_files(source: Path) -> None:
             problem = "does not exist"
         elif not source.is_dir():
             problem = "is not a directory"
-        raise UserError(f"{source} {problem}; it must be a Hugging Face Marian model; download all its files")
+        elif is_other:
+            problem = f"has a model of type {kind!r}"
+        raise UserError(
+            f"{source} {problem}; it must be the directory of a Hugging Face Marian model; download all its files, or "
+            "convert a model of another program to this format first"
+        )
 
 
+_MODEL_TYPES = ("marian", "pegasus")
 _REQUIRED = ("d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "encoder_attention_heads", "vocab_size")
 
 
@@ -180,7 +188,7 @@ def _check_config(source: Path, config: Config) -> None:
     decoder_size = config.get("decoder_vocab_size") or 0
     if not isinstance(decoder_size, int):
         reasons.append(f"decoder_vocab_size is {decoder_size!r}, not an integer")
-    if model_type not in ("marian", "pegasus"):
+    if model_type not in _MODEL_TYPES:
         reasons.append(f"model_type is {model_type!r}, not 'marian'")
     for name in ("ffn_dim", "attention_heads"):
         encoder, decoder = config.get(f"encoder_{name}"), config.get(f"decoder_{name}")

@@ -275,6 +275,8 @@ def test_missing_files_are_named(exported: Path, tmp_path: Path) -> None:
     (exported / "vocab.json").unlink()
     (exported / "source.spm").unlink()
     assert "lacks source.spm, vocab.json" in error_of(exported)
+    (exported / "config.json").write_text('{"model_type": "t5"}')
+    assert "has a model of type 't5'; it must be the directory of a Hugging Face Marian model" in error_of(exported)
 
 
 def test_all_invalid_options_of_the_configuration_are_named(exported: Path) -> None:
