@@ -28,7 +28,7 @@ from nmt.experiments.results import (
     warn_of_replaced,
     warn_of_unpinned,
 )
-from nmt.experiments.sweep import Run, is_sweep, load_sweep, make_sweep, require_own_folder, require_translations
+from nmt.experiments.sweep import Run, Sweep, is_sweep, load_sweep, make_sweep, require_own_folder, require_translations
 from nmt.logs import counted, say, warn
 from nmt.plots.scores import VariantScores, draw_scores
 from nmt.recipe import Metric
@@ -70,12 +70,7 @@ def repeat(
     require_at_most_one({"--jobs": jobs is not None, "--only": only is not None})
     if metric is not None and metric not in get_args(Metric):
         raise CommandError(f"--metric {metric}: unknown metric; it must be one of {', '.join(get_args(Metric))}")
-    if is_sweep(recipe):
-        if vary:
-            raise CommandError(f"{recipe} is a sweep, which defines its variants; leave out --vary, or give a recipe")
-        sweep = load_sweep(recipe, find_recipe, seeds, overrides or ())
-    else:
-        sweep = make_sweep(recipe, seeds or 3, overrides or (), vary or ())
+    sweep = _load(recipe, overrides or (), vary or (), seeds)
     if out == STANDARD_STREAM:
         raise CommandError("-o - is not supported; it must be a directory; name one")
     folder = out or Path("runs") / f"{recipe.stem}-repeat"
@@ -106,6 +101,15 @@ def repeat(
             f"{len(failed)} of {counted(len(chosen), 'run')} failed: {'; '.join(run.name for run in failed)}; the "
             "lines above say why; fix the cause and rerun the command"
         )
+
+
+def _load(recipe: Path, overrides: Sequence[str], vary: Sequence[str], seeds: int | None) -> Sweep:
+    """Load a sweep, or make one of a recipe and the variants of the command line."""
+    if not is_sweep(recipe):
+        return make_sweep(recipe, seeds or 3, overrides, vary)
+    if vary:
+        raise CommandError(f"{recipe} is a sweep, which defines its variants; leave out --vary, or give a recipe")
+    return load_sweep(recipe, find_recipe, seeds, overrides)
 
 
 def _list(runs: Sequence[Run]) -> None:

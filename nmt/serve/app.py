@@ -92,12 +92,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
         lines = _make_lines(body.texts, body, model)
         if body.glossary and (body.forbidden or model.decode.forbid):
             await asyncio.to_thread(_check_terms, lines, body, model)
-        if body.context and len(lines) != 1:
-            raise HTTPException(400, "context needs a request with one text; send each line with its own context")
-        if body.attention and (len(lines) != 1 or body.stream or body.stream_tokens):
-            raise HTTPException(400, "attention needs a request with one text and without stream; send the text alone")
-        if body.attention:
-            _require_defaults(body, ["context"], "attention")
+        _check_context_and_attention(body, len(lines))
         if body.stream_tokens:
             if (body.beam_size or model.decode.beam_size) > 1:
                 raise HTTPException(400, "stream_tokens needs greedy search; set beam_size to 1")
@@ -243,6 +238,16 @@ def _check_phrases(body: TranslateRequest, model: ServedModel) -> None:
         if forbidden := _forbidden_in(phrase, body, model):
             problem = f"{kind} phrase {phrase!r} contains {forbidden!r}, which is forbidden; change one of them"
             raise HTTPException(400, problem)
+
+
+def _check_context_and_attention(body: TranslateRequest, num_lines: int) -> None:
+    """Raise HTTPException for a request with context or attention and several lines."""
+    if body.context and num_lines != 1:
+        raise HTTPException(400, "context needs a request with one text; send each line with its own context")
+    if body.attention and (num_lines != 1 or body.stream or body.stream_tokens):
+        raise HTTPException(400, "attention needs a request with one text and without stream; send the text alone")
+    if body.attention:
+        _require_defaults(body, ["context"], "attention")
 
 
 def _check_terms(lines: Sequence[Line], body: TranslateRequest, model: ServedModel) -> None:
