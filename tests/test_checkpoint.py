@@ -391,12 +391,6 @@ def test_an_interruption_right_after_creation_removes_the_new_directory(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_error_removes_the_parents_that_a_new_directory_would_have_had(tmp_path: Path) -> None:
-    with pytest.raises(UserError), new_directory(tmp_path / "a" / "b" / "data"):
-        raise UserError
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     "state",
     [

@@ -14,7 +14,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -63,8 +63,6 @@ def write_directory(
 def new_directory(directory: Path, *, replaces: bool = False) -> Iterator[Path]:
     """Yield an empty temporary directory, renamed to `directory` at the end of a `with` block or removed on an error.
 
-    An error also removes the parent directories that it created.
-
     replaces: replace an existing `directory`, which is removed after the new one has its name
 
     The block must sync the files that it writes. A killed process leaves the temporary directory, `.NAME.part-PID`.
@@ -74,7 +72,6 @@ def new_directory(directory: Path, *, replaces: bool = False) -> Iterator[Path]:
     require_lock(directory)
     temporary = directory.with_name(f".{directory.name}.part-{os.getpid()}")
     old = directory.with_name(f".{directory.name}.old-{os.getpid()}")
-    missing = [parent for parent in directory.parents if not parent.exists()]  # the innermost first
     for leftover in (temporary, old):
         shutil.rmtree(leftover, ignore_errors=True)
     try:
@@ -91,10 +88,6 @@ def new_directory(directory: Path, *, replaces: bool = False) -> Iterator[Path]:
             old.rename(directory)
         for leftover in (temporary, old):
             shutil.rmtree(leftover, ignore_errors=True)
-        if not directory.exists():
-            with suppress(OSError):  # not empty
-                for parent in missing:
-                    parent.rmdir()
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:
