@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.calling import Nmt, one_line
 from tests.cli import forked_commands
 from tests.forked import PROCESSES
 from tests.recipes import small_recipe
+from tests.waiting import wait_until
 
 RECIPE = (
     small_recipe(
@@ -338,6 +340,13 @@ def test_sigterm_stops_all_processes(recipe: Path, nmt: Nmt, monkeypatch: pytest
         assert list_checkpoints(Path("out/tiny", f"seed-{seed}")), "each run has saved a checkpoint"
 
 
+def is_free(run: Path) -> bool:
+    """Return whether no process writes to a run."""
+    with suppress(UserError), run_lock(run):
+        return True
+    return False
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_a_killed_sweep_resumes_and_ends_in_the_table(recipe: Path, nmt: Nmt) -> None:
@@ -350,6 +359,7 @@ def test_a_killed_sweep_resumes_and_ends_in_the_table(recipe: Path, nmt: Nmt) ->
     assert [path.name for path in list_checkpoints(second)] == ["step-00000002"]
     assert not (second / "report.json").exists()
     complete = (first / "report.json").stat().st_mtime_ns
+    wait_until(lambda: is_free(second))  # the run is killed just after the sweep
     status, out, err = nmt("repeat", recipe, *options)
     assert status == 0, err
     assert "tiny, seed 2: complete" in err and "tiny, seed 1" not in err

@@ -216,7 +216,7 @@ def test_a_corpus_may_state_the_languages_of_the_recipe_later(tiny_recipe: Recip
     tree["data"]["train"][0]["src_lang"] = tiny_recipe.src_lang
     require_same_run(Recipe.model_validate(tree))
     tree["data"]["train"][0]["src_lang"] = "fr"
-    with pytest.raises(UserError, match=r"data\.train\.0\.src_lang is fr, was en"):
+    with pytest.raises(UserError, match=r"data\.train\.0\.src_lang is fr, was not set"):
         require_same_run(Recipe.model_validate(tree))
 
 
