@@ -52,8 +52,9 @@ _NO_TRANSLATION = re.compile(
 )
 _TOKEN = re.compile(rf"{TAG.pattern}|(?P<entity>&[A-Za-z][\w.-]*;)", re.DOTALL)
 # As in HTML attributes: &copy is a character, but not the beginning of &copy=1 in a URL.
-_REFERENCE = re.compile(r"(&(?:#\d+|#[xX][0-9A-Fa-f]+|[A-Za-z]\w*)(?:;|(?![\w=])))")
-_BEGINS_REFERENCE_OR_TAG = r"&(?=#?\w+;)|<(?=[A-Za-z_/!?])"
+_REFERENCE = re.compile(r"(&(?:#\d{1,99}|#[xX][0-9A-Fa-f]+|[A-Za-z]\w*)(?:;|(?![\w=])))")  # int() limits digits
+_UNENDED = "|".join(name for name in html5 if not name.endswith(";"))
+_BEGINS_REFERENCE_OR_TAG = rf"&(?=[#A-Za-z][\w.-]*;|(?:#\d+|#[xX][0-9A-Fa-f]+|{_UNENDED})(?![\w=]))|<(?=[A-Za-z_/!?])"
 OVERRIDE = r"\{\\[^{}\n]*\}"
 """Pattern of an override tag of subtitles, such as {\\an8} or {\\i1}."""
 SUBTITLE_TAG = re.compile(f"{TAG.pattern}|{OVERRIDE}", re.DOTALL)

@@ -20,6 +20,7 @@ from nmt.keep.markup import MarkedText, apply_edits
         ("2 < 3 and <3", "2 < 3 and <3"),
         ("R&D at AT&T &product; now", "R&D at AT&T  now"),
         ("&copy 2020 http://a.org/?b&copy=1", "\u00a9 2020 http://a.org/?b&copy=1"),
+        (f"&#{5000 * '1'}; &#65;", f"&#{5000 * '1'}; A"),  # too long for int()
     ],
 )
 def test_text_has_no_tags_and_no_entities(line: str, text: str) -> None:
@@ -102,6 +103,7 @@ def test_tags_enclose_the_words_linked_to_their_text(
         ("a &amp; b > c", "A & B > C <", "A &amp; B > C &lt;"),
         ("a > b & c < d", "A > B & C < D", "A > B & C < D"),
         ("a & b <i>&lt;b&gt; &amp;lt;</i>", "A & B <B> &lt;", "A & B <i>&lt;B> &amp;lt;</i>"),  # no new tag or entity
+        ("a & b &amp;copy c &amp;#60 d", "A & B &copy C &#60 D", "A & B &amp;copy C &amp;#60 D"),
     ],
 )
 def test_characters_of_lines_that_are_not_well_formed_stay(line: str, translation: str, expected: str) -> None:
