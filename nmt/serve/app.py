@@ -257,12 +257,12 @@ def _check_terms(lines: Sequence[Line], body: TranslateRequest, model: ServedMod
     """
     if body.keep or model.decode.glossary_mode == "annotate":
         return
-    for line in lines:
-        for term in line.glossary.find(line.text) if line.glossary else ():
-            contained = [_forbidden_in(form, body, model) for form in term.required]
-            if all(contained):
-                problem = f"glossary translation {term.forms[0]!r} of {term.source!r} contains {contained[0]!r}"
-                raise HTTPException(400, f"{problem}, which is forbidden; change one of them")
+    terms = dict.fromkeys(term for line in lines if line.glossary for term in line.glossary.find(line.text))
+    for term in terms:  # each once, because comparisons of many lines would take minutes
+        if all(_forbidden_in(form, body, model) for form in term.required):
+            forbidden = _forbidden_in(term.forms[0], body, model)
+            problem = f"glossary translation {term.forms[0]!r} of {term.source!r} contains {forbidden!r}"
+            raise HTTPException(400, f"{problem}, which is forbidden; change one of them")
 
 
 def _forbidden_in(phrase: str, body: TranslateRequest, model: ServedModel) -> str:

@@ -13,6 +13,7 @@ from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
 from nmt.errors import NoTranslationError
 from nmt.recipe import DecodeRecipe, GlossaryMode
+from nmt.serve import app
 from nmt.serve.app import build_app
 from nmt.storage.model_metadata import read_model_metadata
 from tests.serve.conftest import EchoTranslator, MakeService, serve_model
@@ -68,6 +69,20 @@ def test_a_term_all_of_whose_translations_are_forbidden_is_named(
     if status == 400:
         problem = "glossary translation 'Katze' of 'cat' contains 'Katze', which is forbidden; change one of them"
         assert response.json() == {"error": problem}
+
+
+def test_a_term_is_compared_with_forbidden_phrases_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines, terms, forms and phrases multiply, and could block the server for minutes."""
+    compared: list[str] = []
+
+    def compare(text: str, *_: object, **__: object) -> bool:
+        compared.append(text)
+        return False
+
+    monkeypatch.setattr(app, "contains_phrase", compare)
+    body = {"text": ["the cat"] * 3, "glossary": [["cat", "Katze|Kater"]], "forbidden": ["Hund"]}
+    assert client.post("/v1/translate", json=body).status_code == 200
+    assert compared.count("Katze") == 1
 
 
 def test_an_impossible_translation_has_advice_for_clients(
