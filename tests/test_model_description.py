@@ -30,6 +30,7 @@ def write_changed(directory: Path, old: str, new: str) -> None:
         ("max_tokens = 256", "max_tokens = 'long'", "text.max_tokens = 'long'; it must be an integer"),
         ("src = 11", "", "vocabulary.src is missing"),
         ("[origin]", "[source]", "origin is missing"),
+        ("format = 1", "", "format is missing"),
         ("d_model = 8", "d_model = []", "model.d_model = []; it must be an integer"),
         ("step = 7", "weights = 7", "origin.weights = 7; it must be a list in brackets"),
         ('src = "en"', "src = 5", "languages.src = 5; it must be text in quotes"),

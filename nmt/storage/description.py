@@ -30,7 +30,11 @@ def read_description(path: Path, kind: type[Description]) -> Description:
         raise CorruptError(
             f"{path} is not a readable model description ({message_of(error)}); copy the model directory again"
         ) from error
-    if (found := tree.get("format", "unknown")) != FORMAT:
+    if "format" not in tree:
+        raise CorruptError(
+            f"{path} is not a valid model description: format is missing; copy the model directory again"
+        )
+    if (found := tree["format"]) != FORMAT:
         raise UserError(f"{path} has format {found}; this version reads format {FORMAT}; update nmt")
     _warn_ignored(path, tuple(upgrade_options(tree)))
     try:
