@@ -25,6 +25,7 @@ from nmt.text.lines import read_lines, read_plain_text, require_lines, require_s
 
 _FILE = "Alternative: one file of both: TSV, .tmx, .jsonl or .parquet."
 _KINDS = {".tmx": "tmx", ".json": "jsonl", ".jsonl": "jsonl", ".parquet": "parquet"}
+_COMPRESSED = (".gz", ".xz", ".zst")
 
 # Roughly, with the vocabularies of `nmt.recipe.starter`, in European and in other languages.
 _CHARACTERS_PER_TOKEN = 4.0
@@ -98,8 +99,8 @@ class _Text:
                 raise CommandError(f"--{prefix}src and --{prefix}tgt are the same file, {src}; correct one of them")
             return cls((src, tgt), {"kind": "text", "src": str(src), "tgt": str(tgt)})
         if file is not None and src is None and tgt is None:
-            kinds = [_KINDS[ending] for ending in map(str.lower, file.suffixes[-2:]) if ending in _KINDS]
-            corpus = {"kind": kinds[-1] if kinds else "tsv", "path": str(file)}
+            endings = [ending for ending in map(str.lower, file.suffixes) if ending not in _COMPRESSED]
+            corpus = {"kind": _KINDS.get(endings[-1], "tsv") if endings else "tsv", "path": str(file)}
             if corpus["kind"] in ("jsonl", "parquet"):
                 corpus |= {"src_field": fields[0], "tgt_field": fields[1]}
             return cls((file,), corpus)

@@ -113,6 +113,16 @@ def test_other_formats_are_accepted(name: str, tmp_path: Path, nmt: Nmt) -> None
     assert len(chunk) == 20 and chunk[0][0].startswith("dog") and chunk[0][1].startswith("Hund")
 
 
+@pytest.mark.parametrize("name", ["pairs.json.tsv", "pairs.tmx.txt.gz", "pairs"])
+def test_the_last_extension_names_the_format(name: str, tmp_path: Path, nmt: Nmt) -> None:
+    text = b"dog\tHund\ncat\tKatze\n"
+    file, out = tmp_path / name, tmp_path / "own.toml"
+    file.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    status, _, err = nmt("new", "en", "de", "--file", file, "--valid-file", file, "-o", out)
+    assert status == 0, err
+    assert [corpus.kind for corpus in load_recipe(out).data.train] == ["tsv"]
+
+
 def test_the_vocabulary_covers_all_characters(tmp_path: Path, nmt: Nmt) -> None:
     lines = ["".join(chr(0x4E00 + 9 * i + j) for j in range(9)) for i in range(200)]  # 1,800 Chinese characters
     (tmp_path / "pairs.tsv").write_text("".join(f"word {i}\t{line}\n" for i, line in enumerate(lines)))
