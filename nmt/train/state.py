@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -318,10 +317,11 @@ def _identity(recipe: Recipe, *, reused_tokenizer: bool) -> dict[str, object]:
     train = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop", "guided_alignment"}
     train |= {"glossary_markup", "subword_sampling", "subword_sampling_sides"}
     decode = {"alignment_layer", "alignment_heads", "alignment_at"} if recipe.train.guided_alignment else set[str]()
-    corpora = [corpus.model_dump() for corpus in recipe.data.train]
-    for name, corpus in product(("src_lang", "tgt_lang"), corpora):
-        if corpus[name] == getattr(recipe, name):
-            corpus[name] = None  # the default
+    languages = {"src_lang": recipe.src_lang, "tgt_lang": recipe.tgt_lang}
+    corpora = [
+        {name: None if value == languages.get(name) else value for name, value in corpus.model_dump().items()}
+        for corpus in recipe.data.train
+    ]
     sections = {
         "data": recipe.data.model_dump(exclude={"root", "workers", "test", "valid"}) | {"train": corpora},
         "tokenizer": recipe.tokenizer.model_dump(include={"start_from", "user_symbols"} if reused_tokenizer else None),

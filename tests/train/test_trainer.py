@@ -216,8 +216,11 @@ def test_a_corpus_may_state_the_languages_of_the_recipe_later(tiny_recipe: Recip
     tree["data"]["train"][0]["src_lang"] = tiny_recipe.src_lang
     require_same_run(Recipe.model_validate(tree))
     tree["data"]["train"][0]["src_lang"] = "fr"
-    with pytest.raises(UserError, match=r"data\.train\.0\.src_lang is fr, was not set"):
+    with pytest.raises(UserError, match=r"recipe: data\.train\.0\.src_lang is fr, was not set; these must"):
         require_same_run(Recipe.model_validate(tree))
+    other = tiny_recipe.model_copy(update={"src_lang": "fr"})
+    with pytest.raises(UserError, match=r"recipe: src_lang is fr, was en; these must"):
+        require_same_run(other)
 
 
 def test_resuming_with_an_unreadable_recipe_is_rejected(tiny_recipe: Recipe, tiny_data: Path) -> None:
