@@ -96,7 +96,7 @@ def test_text_that_begins_like_a_language_code_is_left_out(
     assert "as one token, a language code" in (tmp_path / "export" / "README.md").read_text()
     monkeypatch.setattr(parity, "_language_code", lambda line: None)
     with pytest.raises(UserError, match=r"; the first different sentence is '>>> the man << sleeps'; all values"):
-        export_model(make_model(), tmp_path / "new" / "folder" / "export", options)
+        export_model(make_model(), tmp_path / "new", options)
     assert not (tmp_path / "new").exists()
 
 
