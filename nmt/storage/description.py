@@ -31,9 +31,7 @@ def read_description(path: Path, kind: type[Description]) -> Description:
             f"{path} is not a readable model description ({message_of(error)}); copy the model directory again"
         ) from error
     if "format" not in tree:
-        raise CorruptError(
-            f"{path} is not a valid model description: format is missing; copy the model directory again"
-        )
+        raise _invalid(path, "format is missing")
     if (found := tree["format"]) != FORMAT:
         raise UserError(f"{path} has format {found}; this version reads format {FORMAT}; update nmt")
     _warn_ignored(path, tuple(upgrade_options(tree)))
@@ -41,10 +39,11 @@ def read_description(path: Path, kind: type[Description]) -> Description:
         return kind.model_validate(tree)
     except ValidationError as error:
         missing = [".".join(map(str, problem["loc"])) for problem in error.errors() if problem["type"] == "missing"]
-        problem = f"{', '.join(missing)} is missing" if missing else explain(error, kind)
-        raise CorruptError(
-            f"{path} is not a valid model description: {problem}; copy the model directory again"
-        ) from error
+        raise _invalid(path, f"{', '.join(missing)} is missing" if missing else explain(error, kind)) from error
+
+
+def _invalid(path: Path, problem: str) -> CorruptError:
+    return CorruptError(f"{path} is not a valid model description: {problem}; copy the model directory again")
 
 
 @cache

@@ -64,7 +64,7 @@ def _after_spaces(text: str, position: int) -> int:
 
 def text_field(record: Any, name: str, where: str, *, accept_integers: bool = False) -> str:
     """Return the text of a field that a recipe names, "" for null; see `text_or_null`."""
-    remedy = "correct the fields of the corpus"
+    remedy = "correct the fields of the corpus (nmt new: --fields)"
     return text_or_null(record, name, where, remedy, accept_integers=accept_integers) or ""
 
 
