@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -26,10 +27,12 @@ from nmt.cli.metric_options import (
 )
 from nmt.errors import CommandError
 from nmt.evaluate.breakdown import training_frequencies
-from nmt.evaluate.inputs import hint_at_forms, hint_at_training_text_form, read_systems
+from nmt.evaluate.inputs import ReferenceSet, hint_at_forms, hint_at_training_text_form, read_systems
 from nmt.evaluate.result_tables import Evaluation
 from nmt.evaluate.systems import EvaluatedSystems
 from nmt.logs import say
+from nmt.storage.sealed import write_file
+from nmt.streams.output_checks import require_output
 
 Hypotheses = Annotated[
     list[Path], typer.Argument(metavar="HYP...", help="Translations, one file per system; - is standard input.")
@@ -53,6 +56,10 @@ WordCounts = Annotated[
 ]
 Differences = Annotated[
     int, typer.Option(min=0, help="For two systems: show the N sentences where each exceeds the other most in chrF2.")
+]
+SentenceLevel = Annotated[
+    Path | None,
+    typer.Option("-sl", "--sentence-level", metavar="FILE", help="Write the scores of each sentence to this TSV file."),
 ]
 Comet = Annotated[
     str | None, typer.Option(metavar="COMMAND", help="Add COMET, computed by this comet-score program; needs --src.")
@@ -79,6 +86,7 @@ def evaluate(
     train_tgt: TrainTgt = None,
     word_counts: WordCounts = None,
     differences: Differences = 0,
+    sentence_level: SentenceLevel = None,
     comet: Comet = None,
     output: FormatOption = None,
     as_json: AsJson = False,
@@ -91,8 +99,10 @@ def evaluate(
     if resamples is not None and not confidence:
         raise missing_option("--resamples", "--confidence")
     options = MetricOptions(metrics, lang, tokenize, lowercase, chrf_lowercase)
-    options.check(counts_words=bool(train_tgt or word_counts), compares_lines=by_length or differences > 0)
-    check_inputs([*hypotheses, *(ref or []), src, *(train_tgt or []), word_counts])
+    counts_words = bool(train_tgt or word_counts)
+    options.check(counts_words=counts_words, compares_lines=by_length or differences > 0)
+    check_inputs(inputs := [*hypotheses, *(ref or []), src, *(train_tgt or []), word_counts])
+    require_output("--sentence-level", sentence_level, inputs, b"system\tline\t")
     test = read_test_set(ref, src, test_set, lang_pair)
     for option, is_given in (("--by-length", by_length), ("--comet", comet is not None)):
         if is_given and test.source is None:
@@ -102,26 +112,43 @@ def evaluate(
     evaluated = EvaluatedSystems(systems, test.streams, test.source, scorers, lowercase or chrf_lowercase)
     sections = {"exact matches": by_length, "--differences": differences > 0}
     case_sensitive = [] if evaluated.ignores_case else [name for name, is_given in sections.items() if is_given]
-    if (train_tgt or word_counts) and not lowercase:
+    if counts_words and not lowercase:
         case_sensitive.append("F-measure of words")
     hint_at_forms(systems, test, scorers, case_sensitive)
     if differences and len(systems) != 2:
         raise CommandError(f"--differences compares two systems, got {len(systems)}; give two files")
-    if comet is not None:
-        say(f"scoring {len(systems)} x {len(test.streams[0]):,} sentences with {comet}")
     scores = evaluated.scores((resamples or 1000) if confidence else 0, comet)
     results = Evaluation(scores, by_length=evaluated.by_length() if by_length else {})
-    if train_tgt or word_counts:
-        words, description = options.words(test)
-        frequencies = training_frequencies(train_tgt or [], word_counts, words, lowercase=lowercase)
-        hint_at_training_text_form(frequencies, test, words)
-        results = replace(results, by_frequency=evaluated.by_frequency(frequencies, words), words=description)
+    if counts_words:
+        results = _add_word_scores(results, evaluated, options, test, train_tgt or [], word_counts)
     if differences:
         results = _add_differences(results, evaluated, differences)
+    if sentence_level is not None:
+        _write_sentence_scores(sentence_level, evaluated)
     document = results.document()
     if as_json and len(document) == 1:
         document = document["systems"]
     print_results(document, results.tables(), chosen_format)
+
+
+def _add_word_scores(
+    results: Evaluation,
+    evaluated: EvaluatedSystems,
+    options: MetricOptions,
+    test: ReferenceSet,
+    train_tgt: Sequence[Path],
+    word_counts: Path | None,
+) -> Evaluation:
+    words, description = options.words(test)
+    frequencies = training_frequencies(train_tgt, word_counts, words, lowercase=options.lowercase)
+    hint_at_training_text_form(frequencies, test, words)
+    return replace(results, by_frequency=evaluated.by_frequency(frequencies, words), words=description)
+
+
+def _write_sentence_scores(path: Path, evaluated: EvaluatedSystems) -> None:
+    table, signatures = evaluated.by_sentence()
+    write_file(path, table.encode())
+    say(f"wrote {path}; signatures: {', '.join(signatures)}")
 
 
 def _add_differences(results: Evaluation, evaluated: EvaluatedSystems, count: int) -> Evaluation:

@@ -7,6 +7,7 @@ with each other; the signature names the tokenizer.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import os
@@ -119,6 +120,26 @@ class Scorer:
             mean=fields.get("confidence_mean", 0.0) if resamples > 1 else None,
             interval=fields.get("confidence_var", 0.0) if resamples > 1 else None,
         )
+
+    def score_sentences(
+        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+    ) -> tuple[list[float], str]:
+        """Return the score of each sentence and their signature, as sacreBLEU's `--sentence-level` does.
+
+        BLEU stops at the highest n-gram order that the sentence matches (`eff:yes`); the mean is not the corpus score.
+
+        Raises UserError for empty streams and different lengths.
+        """
+        check_aligned(_named(hypotheses, references))
+        metric = copy.copy(self.metric)
+        metric.n_bootstrap = metric.seed = None
+        if isinstance(metric, BLEU):
+            metric.effective_order = True
+        scores = [
+            metric.sentence_score(self.prepare(line), [reference for reference in refs if reference is not None])
+            for line, *refs in zip(hypotheses, *self.prepare_references(references), strict=True)
+        ]
+        return [float(score.score) for score in scores], self.sign(scores[0].name, metric.get_signature())
 
     def prepare_references(self, references: Sequence[Sequence[str]]) -> list[list[str]]:
         """Preprocess references; missing ones, see `mask_missing`, are None, which sacreBLEU ignores."""

@@ -33,6 +33,7 @@ class EvaluatedSystems:
         """Score the whole test set with each metric, and with the `comet` command last; see `Scorer.score`."""
         by_comet: dict[str, Score] = {}
         if comet is not None:
+            say(f"scoring {len(self.systems)} x {len(self.references[0]):,} sentences with {comet}")
             by_comet = comet_scores(comet, self.systems, self._known_sources, self._first_references)
         scores = {}
         for name, lines in self.systems.items():
@@ -40,6 +41,17 @@ class EvaluatedSystems:
             if comet is not None:
                 scores[name].append(by_comet[name])
         return scores
+
+    def by_sentence(self) -> tuple[str, list[str]]:
+        """Return the scores of each sentence as TSV with a header, and the signatures of the metrics."""
+        lines = ["\t".join(["system", "line", *(scorer.name for scorer in self.scorers)])]
+        signatures: tuple[str, ...] = ()
+        for name, hypotheses in self.systems.items():
+            results = [scorer.score_sentences(hypotheses, self.references) for scorer in self.scorers]
+            columns, signatures = zip(*results, strict=True)
+            for number, row in enumerate(zip(*columns, strict=True), start=1):
+                lines.append("\t".join([name, str(number), *(f"{score:.4f}" for score in row)]))
+        return "\n".join(lines) + "\n", list(signatures)
 
     def by_length(self) -> dict[str, list[GroupScore]]:
         """Score by length of the source sentence; log a hint if its words are not separated by spaces."""

@@ -95,6 +95,35 @@ def test_intervals_use_the_seed_of_sacrebleu(texts: Path, nmt: Nmt, monkeypatch:
     assert "SACREBLEU_SEED must be an integer" in one_line(err)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", ["bleu", "chrf", "ter"])
+def test_scores_of_sentences_equal_the_sacrebleu_command(texts: Path, tmp_path: Path, nmt: Nmt, metric: str) -> None:
+    out = tmp_path / "sentences.tsv"
+    refs = ["--ref", texts / "ref", "--ref", texts / "ref2"]
+    status, _, err = nmt("evaluate", *refs, texts / "fair", texts / "poor", "--metrics", metric, "-sl", out)
+    assert status == 0
+    header, *rows = [line.split("\t") for line in out.read_text(encoding="utf-8").splitlines()]
+    assert header == ["system", "line", metric]
+    references = [texts / "ref", texts / "ref2"]
+    for name, found in (("fair", rows[: len(rows) // 2]), ("poor", rows[len(rows) // 2 :])):
+        command = [sys.executable, "-m", "sacrebleu", *references, "-i", texts / name, "-m", metric, "-sl", "-w", "6"]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True)
+        printed = [line.split()[:3] for line in done.stdout.splitlines()]  # signature = score ...
+        assert [row[:2] for row in found] == [[str(texts / name), str(line)] for line in range(1, len(printed) + 1)]
+        assert [float(row[2]) for row in found] == pytest.approx([float(score) for _, _, score in printed], abs=6e-5)
+        assert f"signatures: {printed[0][0]}\n" in err
+
+
+def test_scores_of_sentences_replace_neither_inputs_nor_other_files(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "notes").write_text("keep", encoding="utf-8")
+    for out, problem in ((texts / "ref", "is the input"), (tmp_path / "notes", "was not written by this command")):
+        before = out.read_bytes()
+        status, _, err = nmt("evaluate", "--ref", texts / "ref", texts / "fair", "--sentence-level", out)
+        assert status == 1
+        assert problem in one_line(err)
+        assert out.read_bytes() == before
+
+
 # --- The scores of older papers ---------------------------------------------------------------------------------------
 
 
