@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from nmt.devices.memory import explained_out_of_memory
 from nmt.errors import UserError
+from nmt.logs import warn
 from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel, build_uninitialized
 from nmt.recipe import DecodeRecipe, ModelRecipe
@@ -32,6 +33,7 @@ from nmt.storage.sealed import (
     CorruptError,
     read_manifest,
     reporting_disk_errors,
+    require_new,
     require_present,
     sync,
     verify_directory,
@@ -310,6 +312,44 @@ def average_checkpoints(
     """
     origin = average_origin(directories)
     _write_derived(directories[-1], average_tensors(directories), origin, out, decode, replaces=replaces)
+
+
+def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
+    """Write the average of models with a common initial model; everything but the weights is that of the last one.
+
+    Returns the averaged directories. Raises UserError if `out` exists, or if models are not of the same kind.
+    """
+    require_new(out)
+    models = [find_model(path) for path in paths]
+    kinds = [_kind(*read_model_toml(model / "model.toml")) for model in models]
+    for model, kind in zip(models, kinds, strict=True):
+        different = [name for name in kind if kind[name] != kinds[0].get(name)]
+        if different:
+            raise UserError(
+                f"{model} and {models[0]} have different {', '.join(different)}; averaged models must come from the "
+                "same initial model; choose others"
+            )
+    average_checkpoints(models, out)
+    lengths = [_squared_length(model) for model in (out, *models)]
+    if lengths[0] < 0.8 * sum(lengths[1:]) / len(models):  # of unrelated models, about 1 / len(models)
+        warn(
+            "the weights of these models are unrelated, so their average translates nothing; average models that come "
+            "from the same initial model"
+        )
+    return models
+
+
+def _squared_length(model: Path) -> float:
+    """Return the sum of the squares of all matrices."""
+    tensors = read_tensors(model / "model.safetensors").values()
+    return sum(float(tensor.double().square().sum()) for tensor in tensors if tensor.ndim > 1)
+
+
+def _kind(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:
+    """Return what models must have in common to be averaged, besides shapes and tokenizers."""
+    dropout = {"dropout", "attention_dropout", "activation_dropout"}
+    text = {"unicode_form": metadata.unicode_form, "reverse_target": metadata.reverse_target}
+    return {**recipe.model_dump(exclude=dropout), **text, "context": metadata.context}
 
 
 def write_ema(checkpoint: Path, out: Path, decode: DecodeRecipe | None = None, *, replaces: bool = False) -> None:

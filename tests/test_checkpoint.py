@@ -1,4 +1,4 @@
-"""Sealed directories, damaged files, models, and averages of checkpoints."""
+"""Sealed directories, damaged files, and models."""
 
 import errno
 import hashlib
@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from nmt.checkpoint import (
     Checkpoint,
-    average_checkpoints,
-    average_tensors,
     load_model,
     load_tensors,
     model_files,
@@ -37,7 +35,6 @@ from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.run_folder import list_checkpoints
 from nmt.storage.sealed import CorruptError, link_or_copy, new_directory, verify_directory, write_directory, write_file
 from nmt.train.state import TrainState
-from tests.vectors import load_vectors
 
 CPU = torch.device("cpu")
 FILES = {"weights": b"12345678", "state": b"{}"}
@@ -424,58 +421,6 @@ def test_pruning_keeps_the_last_and_the_listed(tmp_path: Path) -> None:
     prune_checkpoints(tmp_path, keep_last=2, keep_steps=[1])
     assert [path.name[-1] for path in list_checkpoints(tmp_path)] == ["1", "4", "5"]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3
-
-
-# --- Averages ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_average_is_a_model_with_mean_weights(tmp_path: Path) -> None:
-    models = [write_model(tmp_path / f"m{seed}", seed) for seed in (1, 2, 3)]
-    average_checkpoints([tmp_path / f"m{seed}" for seed in (1, 2, 3)], tmp_path / "mean")
-    loaded = load_model(tmp_path / "mean", CPU)
-    for name, parameter in loaded.model.named_parameters():
-        parts = torch.stack([dict(model.named_parameters())[name].detach().double() for model in models])
-        torch.testing.assert_close(parameter.detach().double(), parts.mean(0), rtol=1e-7, atol=1e-9)
-    assert loaded.metadata.origin["averaged"] == ["m1", "m2", "m3"]
-    assert (tmp_path / "mean" / "tokenizer.model").read_bytes() == b"pieces"
-
-
-def seal_tensors(directory: Path, tensors: dict[str, torch.Tensor]) -> Path:
-    directory.mkdir()
-    save_file(tensors, directory / "model.safetensors")
-    content = (directory / "model.safetensors").read_bytes()
-    (directory / "model.safetensors").unlink()
-    directory.rmdir()
-    write_directory(directory, {"model.safetensors": content})
-    return directory
-
-
-def test_averages_match_fairseq(tmp_path: Path) -> None:
-    table = load_vectors("fairseq_average.json")
-    dtypes = {"a_f64": torch.float64, "b_f32": torch.float32, "c_i32": torch.int32}
-    directories = [
-        seal_tensors(tmp_path / key, {name: torch.tensor(table[key][name], dtype=dtypes[name]) for name in dtypes})
-        for key in ("m0", "m1")
-    ]
-    mean = average_tensors(directories)
-    assert mean["a_f64"].tolist() == table["avg"]["a_f64"]
-    assert mean["b_f32"].tolist() == table["avg"]["b_f32"]
-    assert mean["c_i32"].tolist() == table["avg"]["c_i32_trunc"]
-    assert mean["c_i32"].dtype == torch.int32
-
-
-def test_models_of_different_tokenizers_cannot_be_averaged(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        files = {"model.safetensors": save({"w": torch.zeros(2)}), "tokenizer.model": name.encode()}
-        write_directory(tmp_path / name, files)
-    with pytest.raises(UserError, match=r"b and .*a have different tokenizers"):
-        average_tensors([tmp_path / "a", tmp_path / "b"])
-
-
-def test_models_of_different_shape_cannot_be_averaged(tmp_path: Path) -> None:
-    directories = [seal_tensors(tmp_path / str(size), {"w": torch.zeros(size)}) for size in (2, 3)]
-    with pytest.raises(UserError, match="have different shapes"):
-        average_tensors(directories)
 
 
 def test_a_relative_link_is_not_linked_as_such(tmp_path: Path) -> None:

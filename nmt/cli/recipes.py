@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -67,26 +67,46 @@ def _load_for_training(path: Path, overrides: Sequence[str], seed: int | None, t
 
 
 def average(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="A run directory, or several runs, models and checkpoints.")
+    ],
     last: Annotated[int | None, typer.Option(min=1, help="Average the newest N checkpoints (default: 5).")] = None,
     best: Annotated[int | None, typer.Option(min=1, help="Average the N best checkpoints by validation.")] = None,
     ema: Annotated[bool, typer.Option("--ema", help="Use the EMA of training (see train.ema_decay).")] = False,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="New model directory (default: in RUN).")] = None,
 ) -> None:
-    """Average the weights of several checkpoints of a run into one model directory."""
-    require_at_most_one({"--last": last is not None, "--best": best is not None, "--ema": ema})
+    """Average the weights of several checkpoints of a run into one model directory.
+
+    Or of several models with a common initial model, such as a model before and after fine-tuning.
+    """
+    of_run = {"--last": last is not None, "--best": best is not None, "--ema": ema}
+    require_at_most_one(of_run)
+    if len(paths) > 1:
+        target = _average_models(paths, out, [option for option, is_given in of_run.items() if is_given])
+    else:
+        target = _average_run(paths[0], "ema" if ema else "last" if best is None else "best", best or last or 5, out)
+    typer.echo(target)
+
+
+def _average_models(paths: Sequence[Path], out: Path | None, of_run: Sequence[str]) -> Path:
+    if of_run:
+        raise typer.BadParameter(f"{of_run[0]} averages checkpoints of one run, got {len(paths)} paths; give one run")
+    if out is None:
+        raise typer.BadParameter("the average of several models needs -o DIR; add a new directory")
+    from nmt.checkpoint import average_models  # noqa: PLC0415
+
+    say(f"averaged {', '.join(map(str, average_models(paths, out)))}")
+    return out
+
+
+def _average_run(run_dir: Path, kind: Literal["last", "best", "ema"], count: int, out: Path | None) -> Path:
     from nmt import pipeline  # noqa: PLC0415
 
-    kind: pipeline.AverageKind = "last" if best is None else "best"
-    count = best or last or 5
-    name = f"average-{kind}-{count}"
-    if ema:
-        kind, count, name = "ema", 1, "average-ema"
-    target = out or run_dir / name
-    checkpoints = pipeline.average(run_dir, target, kind, count)
+    target = out or run_dir / ("average-ema" if kind == "ema" else f"average-{kind}-{count}")
+    checkpoints = pipeline.average(run_dir, target, kind, 1 if kind == "ema" else count)
     warn_of_divergence(run_dir)
-    say(f"{'saved the EMA at' if ema else 'averaged'} {', '.join(checkpoint.name for checkpoint in checkpoints)}")
-    typer.echo(target)
+    say(f"{'saved the EMA at' if kind == 'ema' else 'averaged'} {', '.join(path.name for path in checkpoints)}")
+    return target
 
 
 def config(recipe: RecipeArgument, overrides: Overrides = None) -> None:
