@@ -75,6 +75,7 @@ class TranslationJob:
                     f"{self.source.name} cannot be read by {workers.size} processes; under torchrun the input must be "
                     "a file; save its content to a file"
                 )
+            state = self.source.file_state()
             count = self.source.check()
             if workers.size > 1:  # each process reads the input, and translates a part of it
                 digest = InputDigest()
@@ -86,6 +87,11 @@ class TranslationJob:
             opened = self._open_output(resume=resume, restart=restart) if workers.is_main else nullcontext()
             with opened as sink:
                 summarize = self._translate(workers, count, sink)
+                if workers.is_main and self.source.file_state() not in (state, None):
+                    raise UserError(
+                        f"{self.source.name} changed while it was translated, so the translations may be those of old "
+                        "and new lines; the input must stay the same; rerun the command"
+                    )
             if summarize is not None:  # after the output is complete, in case stderr is closed
                 summarize()
 

@@ -123,6 +123,13 @@ class Source:
                 pass
         return count
 
+    def file_state(self) -> tuple[int, int, int] | None:
+        """Return what changes when the file is modified: inode, size and time; None for a pipe or a deleted file."""
+        if self.pipe is not None or not self.path.exists():
+            return None
+        status = self.path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
     def records(self) -> Iterator[Record]:
         """Yield the records without reading ahead.
 

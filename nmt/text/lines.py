@@ -378,8 +378,8 @@ def _reject_compressed(start: bytes, name: str) -> None:
         )
     if start.startswith((_GZIP, _XZ)) or _BZIP2.match(start) or _ZSTD.match(start):
         raise UserError(
-            f"{name} is compressed; expected text, or a gzip, xz or zstd file; decompress it first, for example "
-            "with zcat, xzcat, zstdcat or bzcat"
+            f"{name} is compressed; expected text, or a regular file in gzip, xz or zstd format; decompress it first, "
+            "for example with zcat, xzcat, zstdcat or bzcat"
         )
 
 

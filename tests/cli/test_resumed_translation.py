@@ -4,11 +4,13 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nmt import DecodeRecipe
 from nmt.checkpoint import write_with_decode
+from nmt.streams.job import TranslationJob
 from tests.calling import Nmt, PipeIn, one_line
 from tests.cli.nasty_lines import SENTENCES, as_bytes
 
@@ -68,6 +70,31 @@ def test_resume_after_interruption_gives_the_same_output(
         status, _, err = nmt(*command, "--resume")
         assert status == 1
         assert f"{out} is not an n-best list; --resume needs an output with the same options" in one_line(err)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [lambda path: path.write_bytes(as_bytes(["x", *SENTENCES])), Path.unlink])
+def test_an_input_that_changes_during_translation_is_an_error(
+    model: Path, nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
+) -> None:
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_bytes(as_bytes(SENTENCES))
+    translate = TranslationJob._translate
+
+    def translate_and_change(*arguments: Any) -> Callable[[], None] | None:
+        summarize = translate(*arguments)
+        change(source)
+        return summarize
+
+    monkeypatch.setattr(TranslationJob, "_translate", translate_and_change)
+    status, _, err = nmt("translate", model, source, "-o", out, "--engine", "torch")
+    if source.exists():
+        assert status == 1
+        assert one_line(err).startswith(f"{source} changed while it was translated")
+        assert sorted(tmp_path.iterdir()) == [source, tmp_path / "out.txt.part", tmp_path / "out.txt.part.jsonl"]
+    else:  # all lines were read from the open file
+        assert status == 0
+        assert len(out.read_text(encoding="utf-8").splitlines()) == len(SENTENCES)
 
 
 @pytest.mark.slow
