@@ -264,8 +264,8 @@ class TrainRecipe(Section):
     """Keep the newest N checkpoints."""
     keep_best: NonNegativeInt = 1
     """Also keep the best N. They count toward `keep_last` unless `validate_every` is a multiple of `save_every`."""
-    best_metric: Literal["loss", "bleu"] = "loss"
-    """Criterion for the best checkpoints: validation loss or BLEU."""
+    best_metric: Literal["loss", "nll", "bleu"] = "loss"
+    """Criterion for the best checkpoints: validation loss (with label smoothing), negative log-likelihood or BLEU."""
     patience: NonNegativeInt = 0
     """Early stopping: stop after N validations without improvement; 0 disables it."""
     ema_decay: Probability = 0.0

@@ -253,8 +253,8 @@ def _score_options(recipe: Recipe) -> dict[str, object]:
     """Return the options that affect validation scores, by full name."""
     train = recipe.train
     selection: dict[str, object] = {"train.best_metric": train.best_metric, "train.average": train.average == "ema"}
-    if train.best_metric == "loss":
-        return selection | {"train.label_smoothing": train.label_smoothing}
+    if train.best_metric != "bleu":
+        return selection | ({"train.label_smoothing": train.label_smoothing} if train.best_metric == "loss" else {})
     options = _options(recipe)
     names = [name for name in options if name.startswith("decode.") and name != "decode.batch_tokens"]
     names += ["train.validate_bleu_sentences", "evaluate.tokenize"]

@@ -151,7 +151,8 @@ class TrainState:
     def is_best_from_ema(self) -> bool:
         """Whether the best score is that of the EMA. `train.average` of a finished run may have changed since."""
         values = self.best_validation
-        return self.best_score in (-values.get("valid/average_loss", math.nan), values.get("valid/average_bleu"))
+        losses = [-values.get(f"valid/average_{name}", math.nan) for name in ("loss", "nll")]
+        return self.best_score in (*losses, values.get("valid/average_bleu"))
 
     def best_steps(self, count: int | None = None) -> list[int]:
         """Return the steps of the `count` best scores, or of all, best first; of equal scores, the earliest is best.

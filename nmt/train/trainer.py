@@ -363,7 +363,11 @@ class Trainer:
         """Return the score of a validation, which selects the best checkpoints; higher is better."""
         if self.train_recipe.best_metric == "bleu":
             return values.get(f"{prefix}bleu", -math.inf)
-        return -values[f"{prefix}loss"] if math.isfinite(values[f"{prefix}perplexity"]) else -math.inf
+        return (
+            -values[f"{prefix}{self.train_recipe.best_metric}"]
+            if math.isfinite(values[f"{prefix}perplexity"])
+            else -math.inf
+        )
 
     def _validate_start(self, stop: StopRequest, metrics: MetricsWriter | None) -> None:
         """Validate the initial model, which has no checkpoint in this run and cannot be the best."""

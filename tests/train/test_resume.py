@@ -186,7 +186,7 @@ def test_changed_score_options_discard_scores(
 @pytest.mark.slow
 def test_search_options_discard_bleu_scores(tiny_recipe: Recipe, tiny_data: Path) -> None:
     recipe = with_train(tiny_recipe, schedule="constant", max_steps=6, validate_bleu_every=6)
-    for metric, scored_from in (("loss", 0), ("bleu", 6)):
+    for metric, scored_from in (("loss", 0), ("nll", 0), ("bleu", 6)):
         run_dir = tiny_recipe.directory / metric
         train_tiny(with_train(recipe, run_dir, best_metric=metric), tiny_data)
         tree = with_train(recipe, run_dir, best_metric=metric, max_steps=12).model_dump(mode="json", exclude_none=True)

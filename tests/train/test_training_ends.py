@@ -152,6 +152,19 @@ def test_a_stop_during_validation_is_prompt(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("metric", ["loss", "nll"])
+def test_early_stopping_uses_the_loss_or_the_nll(
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch, metric: str
+) -> None:
+    losses = iter([Validation(3.0, 2.0), Validation(3.1, 1.9), Validation(2.9, 1.95)])
+    monkeypatch.setattr(trainer_module, "validate", lambda *_: next(losses))
+    recipe = with_train(tiny_recipe, validate_every=2, save_every=2, max_steps=6, patience=1, best_metric=metric)
+    state = train_tiny(recipe, tiny_data)
+    assert (state.step, state.best_step) == ((4, 2) if metric == "loss" else (6, 4))
+    assert state.scores["4"] == (-3.1 if metric == "loss" else -1.9)
+
+
+@pytest.mark.slow
 def test_a_signal_during_the_last_write_stops_the_run(
     tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
