@@ -109,6 +109,7 @@ def _as_json(
                 "tgt_tokens": int(tokens),
                 "pair": pair.pair,
                 "corpus": pair.corpus,
+                "tag": source.recipe.data.train[pair.corpus].tag,
                 "number": pair.number,
                 "src_location": _location(pair, source.recipe, "src"),
                 "tgt_location": _location(pair, source.recipe, "tgt"),

@@ -129,7 +129,9 @@ def test_replay_of_another_text_is_an_error(train: Train, nmt: Nmt, recipe: Path
 
 @pytest.mark.slow
 def test_losses_are_those_of_single_pairs(train: Train, nmt: Nmt, recipe: Path) -> None:
-    run = train("run", "train.precision=fp32")
+    run = train(
+        "run", "train.precision=fp32", 'data.train=[{kind="text", src="train.en", tgt="train.de", tag="<toy>"}]'
+    )
     found = replay(nmt, run, 5)
     model = load_model(checkpoint_directory(run, 4), torch.device("cpu")).model
     store = PairStore(run / "data", "train")
@@ -144,7 +146,7 @@ def test_losses_are_those_of_single_pairs(train: Train, nmt: Nmt, recipe: Path) 
         line = pair["number"]
         assert pair["src_location"] == f"{recipe.parent}/train.en:{line}"
         assert pair["tgt_location"] == f"{recipe.parent}/train.de:{line}"
-        assert (pair["src"], pair["tgt"]) == (src[line - 1], tgt[line - 1])
+        assert (pair["tag"], pair["src"], pair["tgt"]) == ("<toy>", src[line - 1], tgt[line - 1])
     losses = [pair["nll"] for pair in found["pairs"]]
     assert losses == sorted(losses, reverse=True)
     status, out, _ = nmt("replay", run, "--step", 5, "--top", 3)
