@@ -57,11 +57,14 @@ def read_tree(line: str) -> Node:
             if len(stack) - 1 > _MAX_DEPTH:
                 raise ValueError(f"it has more than {_MAX_DEPTH} open brackets")
             if tokens and tokens[0] not in "()":  # a word after its tag
-                stack[-1][1].append(Leaf(label, tokens.popleft()))
+                leaf = Leaf(label, tokens.popleft())
+                if tokens and tokens[0] == ")":
+                    tokens.popleft()
+                    stack.pop()
+                stack[-1][1].append(leaf)
         elif token == ")" and len(stack) > 1:
             label, children = stack.pop()
-            is_leaf = len(children) == 1 and isinstance(children[0], Leaf) and children[0].tag == label
-            stack[-1][1].append(children[0] if is_leaf else Node(label, tuple(children)))
+            stack[-1][1].append(Node(label, tuple(children)))
         else:
             raise ValueError(f"unexpected {token!r}")
     roots = stack[0][1]

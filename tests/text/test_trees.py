@@ -36,6 +36,10 @@ def test_traces_and_function_tags_are_removed(line: str, target: str) -> None:
     assert linearize(read_tree(line)) == target
 
 
+def test_a_constituent_may_have_the_label_of_its_only_tag() -> None:
+    assert linearize(read_tree("(S (NP (NP dogs)) (VP (VBZ sleep)))")) == "(S (NP XX )NP (VP XX )VP )S"
+
+
 def test_escaped_brackets_in_words_are_restored() -> None:
     assert words(read_tree("(NP (NN Re-LRB-a-RRB-d) (-LRB- -LRB-) (NN {x}) (-RRB- -RRB-))")) == [
         "Re(a)d",
