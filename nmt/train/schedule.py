@@ -47,8 +47,8 @@ def learning_rate(recipe: TrainRecipe, d_model: int, step: int) -> float:
 
 
 def schedule_problems(recipe: TrainRecipe, last: int) -> Iterator[str]:
-    """Yield warnings about options without effect, or with a partial one, if training ends at update `last`."""
-    updates = last - recipe.schedule_start
+    """Yield warnings about options that have no effect, or only in part, if training ends at update `last`."""
+    updates = last - recipe.schedule_start if last > recipe.schedule_start else last
     if recipe.warmup_steps > updates:
         yield (
             f"train.warmup_steps is {recipe.warmup_steps:,}, but the schedule has {counted(updates, 'update')}; the "

@@ -87,6 +87,7 @@ def test_a_warm_up_that_outlasts_training_is_a_warning() -> None:
     assert problem.startswith(expected)
     restarted = recipe(warmup_steps=100, max_steps=150, schedule_start=100)
     assert "the schedule has 50 updates" in next(schedule_problems(restarted, 150))
+    assert "the schedule has 60 updates" in next(schedule_problems(restarted, 60)), "training ends before the restart"
 
 
 def test_training_that_ends_before_the_first_validation_bleu_is_a_warning() -> None:
