@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nmt.decode.memory import MemoryTranslator
     from nmt.decode.scoring import TextScorer
 
+LoadedEngine = Literal["torch", "ctranslate2"]
 Engine = Literal["auto", "torch", "ctranslate2"]
 
 
@@ -43,7 +44,7 @@ class EngineChoice:
     translator: the CTranslate2 translator that `auto` loaded to check that it works
     """
 
-    engine: Engine
+    engine: LoadedEngine
     precision: SearchPrecision
     reason: str = ""
     translator: TextTranslator | None = None
@@ -185,8 +186,6 @@ def load_translator(request: TranslatorRequest, choice: EngineChoice) -> TextTra
                 translators=request.processes,
                 scores=request.scores,
             )
-        case "auto":
-            raise AssertionError("`choose_engine` resolves auto")
         case _:
             assert_never(choice.engine)
 
