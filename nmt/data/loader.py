@@ -68,7 +68,6 @@ class Update:
     updates_in_epoch: int
     micro_batches: list[MicroBatch]
     tgt_tokens: int
-    num_sentences: int
     sentence_ids: Ids
     next: DataPosition
 
@@ -240,7 +239,6 @@ class TrainingBatches:
     def _update(self, epoch: int, index: int, updates_before: int) -> Update:
         """Return update `index` of the plan, which starts after `updates_before` updates of the epoch."""
         parts = self._plan.micro_batches(index)
-        ids = self._plan.sentences(index)
         following = DataPosition(epoch, updates_before + index + 1, int(self._plan.starts[index + 1]))
         if index + 1 == len(self._plan):
             following = DataPosition(epoch + 1)
@@ -252,8 +250,7 @@ class TrainingBatches:
             next=following,
             micro_batches=[self._micro_batch(number, parts[number]) for number in numbers],
             tgt_tokens=self._plan.tgt_tokens(index),
-            num_sentences=len(ids),
-            sentence_ids=ids,
+            sentence_ids=self._plan.sentences(index),
         )
 
     def _micro_batch(self, number: int, ids: Ids) -> MicroBatch:

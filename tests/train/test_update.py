@@ -38,7 +38,6 @@ def make_update(batches: list[Batch], step: int) -> Update:
         updates_in_epoch=9,
         micro_batches=[MicroBatch(number, batch, is_empty=False) for number, batch in enumerate(batches)],
         tgt_tokens=sum(batch.tgt_tokens for batch in batches),
-        num_sentences=sum(batch.num_sentences for batch in batches),
         sentence_ids=np.arange(9),
         next=DataPosition(),
     )
