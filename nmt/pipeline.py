@@ -109,7 +109,7 @@ def run(recipe: Recipe) -> None:
 def prepare(recipe: Recipe) -> Prepared:
     """Clean the corpora, train the tokenizers and write the token store.
 
-    Raises UserError if a run that uses the current data would lose it.
+    Raises UserError for unreadable input, and if the text that a run was trained on would be lost.
     """
     recipe = with_start_model(recipe, warns=True)
     with interruptible(), run_lock(recipe.directory):

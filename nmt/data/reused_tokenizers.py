@@ -85,7 +85,7 @@ def is_vocab_size_known(recipe: Recipe) -> bool:
 
 
 def load_verified_tokenizers(directory: Path) -> Tokenizers:
-    """Load the tokenizers of a model or of prepared text and verify their checksums; raise CorruptError for others."""
+    """Load the tokenizers of a model or of prepared text; raise CorruptError if they do not match their checksums."""
     expected, file = read_checked(directory / REPORT_FILE).get("tokenizers"), REPORT_FILE
     if expected is None:
         manifest, file = read_manifest(directory), MANIFEST

@@ -17,7 +17,10 @@ _POLL_SECONDS = 0.5
 
 
 def load_shared(directory: Path, world: World) -> Prepared:
-    """Load and verify prepared data; raises UserError if it is missing, damaged or not that of rank 0."""
+    """Load and verify prepared data; raises UserError if it is missing or damaged.
+
+    Data that still differs from that of rank 0 is not detected here, see `TrainingData.from_prepared`.
+    """
     _await_file(directory / REPORT_FILE, world)
     prepared = load_prepared(directory)
     verify_data(prepared, world)
@@ -40,7 +43,7 @@ def _await_file(path: Path, world: World) -> None:
     while _digest(path) != digest and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
         if path.parent.is_dir():
-            list(path.parent.iterdir())  # makes the file system look again
+            list(path.parent.iterdir())  # refreshes the directory cache of a network file system
 
 
 def _digest(path: Path) -> str:

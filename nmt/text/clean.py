@@ -29,7 +29,8 @@ _MIN_WORDS_FOR_IDENTICAL = 3
 
 _MAX_OTHER_FORMS = 0.01  # fraction of lines
 
-_NOT_LETTERS = r"\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u218b\u2460-\u249b"  # fractions, superscripts
+# Includes the superscripts, fractions, Roman numerals and enclosed numbers that `\w` matches and `\d` does not.
+_NOT_LETTERS = r"\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u218b\u2460-\u249b"
 _LETTER = re.compile(f"[^{_NOT_LETTERS}]")
 _EAST_ASIAN = re.compile(f"[{HAN}{KANA}{HANGUL}]")
 
