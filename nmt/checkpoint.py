@@ -315,7 +315,7 @@ def average_checkpoints(
 
 
 def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
-    """Write the average of models with a common initial model; everything but the weights is that of the last one.
+    """Write the average of models with a common initial model; tokenizer and metadata are those of the last one.
 
     Returns the averaged directories. Raises UserError if `out` exists, or if models are not of the same kind.
     """
@@ -330,17 +330,17 @@ def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
                 "same initial model; choose others"
             )
     average_checkpoints(models, out)
-    lengths = [_squared_length(model) for model in (out, *models)]
-    if lengths[0] < 0.8 * sum(lengths[1:]) / len(models):  # of unrelated models, about 1 / len(models)
+    norm, *norms = [_squared_norm(model) for model in (out, *models)]
+    if norm < 0.8 * sum(norms) / len(models):  # the ratio is about 1 / len(models) for unrelated models
         warn(
-            "the weights of these models are unrelated, so their average translates nothing; average models that come "
+            "the weights of these models are unrelated, so their average cannot translate; average models that come "
             "from the same initial model"
         )
     return models
 
 
-def _squared_length(model: Path) -> float:
-    """Return the sum of the squares of all matrices."""
+def _squared_norm(model: Path) -> float:
+    """Return the sum of the squared elements of all matrices."""
     tensors = read_tensors(model / "model.safetensors").values()
     return sum(float(tensor.double().square().sum()) for tensor in tensors if tensor.ndim > 1)
 
@@ -363,7 +363,7 @@ def write_ema(checkpoint: Path, out: Path, decode: DecodeRecipe | None = None, *
 
 
 def average_origin(directories: Sequence[Path]) -> dict[str, Any]:
-    """Return the origin of the average of checkpoints or model directories: their names and SHA-256."""
+    """Return the origin of an average of checkpoints or models: their names, and the SHA-256 of their weights."""
     weights = [read_manifest(directory)["model.safetensors"][1] for directory in directories]
     return {"averaged": [directory.name for directory in directories], "weights": weights}
 

@@ -24,9 +24,9 @@ _SAMPLES = 5
 
 
 def validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> TranslateValidation | None:
-    """Return a function that translates validation sentences, if the recipe measures validation BLEU.
+    """Return a function that translates and scores validation sentences; None if the recipe measures no BLEU.
 
-    These are the first ones; if corpora have tags, they are spread evenly over all corpora.
+    Uses the first sentences or, if corpora have tags, sentences spread evenly over all corpora.
     """
     if not recipe.train.validate_bleu_every:
         return None

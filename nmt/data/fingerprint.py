@@ -73,8 +73,8 @@ def preparation_options(recipe: Recipe) -> dict[str, Any]:
 def recorded_options(recipe: Recipe, report: dict[str, Any]) -> dict[str, Any]:
     """Return `preparation_options` in the form of a report.
 
-    Omits the mixture if the report is from a version that did not record it. Corpora may state a language of the recipe
-    in one and not in the other.
+    Omits the mixture if the report is from a version that did not record it. A corpus that repeats a language of the
+    recipe equals one that omits it.
     """
     options, recorded = preparation_options(recipe), report["recipe"]
     if "mixture" not in recorded:
@@ -93,7 +93,7 @@ def _with_languages(split: Split, options: dict[str, Any]) -> list[dict[str, Any
 def text_identity(report: dict[str, Any], recipe: Recipe) -> str:
     """Return the SHA-256 of everything that determines the prepared training text and its tokenizers."""
     content = [_training_options(report["recipe"]), _training_inputs(report, recipe), report["tokenizers"]]
-    if report.get("commits", {}).get("train"):  # the same text may be in several commits
+    if report.get("commits", {}).get("train"):  # several commits may have the same text
         content.append({name: digest for name, digest in report["sha256"].items() if name.startswith("train.")})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

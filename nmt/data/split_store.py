@@ -89,6 +89,6 @@ def write_split(
 
 
 def _are_bytes(tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """Return whether each token is a byte, `(vocab_size,)`; False for all of a tokenizer of bytes."""
+    """Return whether each token is a byte, `(vocab_size,)`; all False for a byte tokenizer."""
     is_byte = tokenizer.options()["algorithm"] == "byte"
     return np.array([not is_byte and piece.kind == PieceKind.byte for piece in read_pieces(tokenizer.model)])

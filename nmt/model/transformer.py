@@ -148,13 +148,14 @@ class Transformer(EncoderDecoder):
 
 
 def initialize(model: nn.Module, recipe: ModelRecipe, embeddings: Iterable[Tensor]) -> None:
-    """Half of Xavier uniform for matrices, zero for biases, N(0, 1 / (4 d_model)) for `embeddings`.
+    """Xavier uniform with gain 0.5 for matrices, zero for biases, N(0, 1 / (4 d_model)) for `embeddings`.
 
-    At full size, the output of a sublayer is as large as its input, the other term of the residual sum, and models
-    learn more slowly, above all with post-norm (Nguyen and Salazar 2019, "Transformers without Tears"; Liu et al. 2020,
-    "Understanding the Difficulty of Training Transformers"; measurements: nmt/guide/results.md, "Initialization").
-    The matrices W_Q, W_K and W_V, which are fused, are initialized separately. Relative positions are Xavier uniform,
-    learned positions N(0, 1 / d_model).
+    With gain 1, the output of a sublayer is as large as its input, the other term of the residual sum, and models
+    learn more slowly, especially with post-norm (Nguyen and Salazar 2019, "Transformers without Tears"; Liu et al.
+    2020, "Understanding the Difficulty of Training Transformers"; measurements: nmt/guide/results.md,
+    "Initialization").
+    Each of several fused matrices, such as W_Q, W_K and W_V, is initialized separately. Relative positions are Xavier
+    uniform, learned positions N(0, 1 / d_model).
     """
     num_fused = {"qkv": 3, "kv": 2, "inner": 2 if recipe.activation == "swiglu" else 1}
     for name, module in model.named_modules():

@@ -87,7 +87,7 @@ class UpdateStatistics:
         """
         parts = _round_up(max(self.mean_src_tokens, self.tgt_tokens) / micro_batch_tokens, multiple)
         slack = max(_MIN_SLACK, min(parts, _MAX_SLACK)) if parts > 1 else 0
-        # Padding replaces the target tokens of updates that end early, and the source tokens of those with few.
+        # Padding fills the target side of updates that end early, and the source side of those with short sources.
         padding_length = max_padding_length(self.longest)
         missing = (_MAX_DEVIATIONS + _SRC_DEVIATIONS) * self.src_deviation
         missing *= max(1.0, self.tgt_tokens / self.mean_src_tokens)

@@ -32,8 +32,8 @@ WATCH_SECONDS = 60.0
 TIMEOUT_SECONDS = 600.0
 RESUME_REMEDY = "rerun the same command to resume from the last checkpoint"
 
-# Kept until the process exits. Otherwise DDP may own a group last, and then deletes it without releasing the GIL: it
-# would wait forever for a thread of Gloo that needs the GIL to free the tensors of the last collective.
+# Kept until the process exits. Otherwise DDP may hold the last reference to a group and destroy it without releasing
+# the GIL: it would wait forever for a thread of Gloo that needs the GIL to free the tensors of the last collective.
 _ended_groups: list[object] = []
 
 

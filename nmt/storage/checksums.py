@@ -24,7 +24,7 @@ def sha256_of(paths: Sequence[Path], *, silent: bool = False) -> dict[str, str]:
 
     Reads several files in parallel: a fast disk delivers more bytes than one core hashes.
 
-    silent: show no progress bar; required while another bar is shown: rich before 14.1 cannot show two
+    silent: show no progress bar; required while another bar is shown, because rich before 14.1 cannot show two
     """
     digests: dict[str, str] = {}
     sizes = [_size(path) for path in paths]

@@ -87,8 +87,8 @@ def find_model(path: Path, description: str = MODEL) -> Path:
     """Resolve a user path to the directory of a translation model, or of a classifier; raise UserError without one.
 
     Returns a model directory or a checkpoint unchanged. For a run, returns its averaged model, or its newest
-    checkpoint if there is no averaged model. An averaged model without its description is returned
-    too: reading it is an error, unlike the use of another model.
+    checkpoint if there is no averaged model. An averaged model without its description is returned too: an error when
+    it is read is better than silent use of a checkpoint.
 
     description: file that describes the model: `MODEL` or `CLASSIFIER`
     """

@@ -4,8 +4,9 @@ A sentence ends at a period, question mark, exclamation mark or ellipsis, or a m
 quotes, brackets and emoji, if white space and the start of a sentence follow: a capital letter, a digit, or a letter of
 a script without case, possibly after opening quotes, brackets and dashes. Abbreviations, initials and ordinal numbers
 are exceptions. The lists of the three languages are used together, because the language of a text may be unknown.
-Chinese, Japanese and Burmese sentences need no white space after them. Thai and Lao have no mark at the end of a
-sentence, and that of Tibetan also ends clauses. The rules add no dependency to `nmt serve` and `nmt translate`.
+Chinese, Japanese and Burmese sentences need no white space after them. Thai and Lao, which have no sentence-final mark,
+and Tibetan, whose mark also ends clauses, are not supported. `nmt serve` and `nmt translate` need no other package for
+these rules.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _EMOJI = (
     r"\u200d\u20e3\u231a\u231b\u23e9-\u23fa\u2600-\u2604\u2614\u2615\u2639\u263a\u2665\u26a0\u26a1\u2705\u2728"
     r"\u274c\u2753-\u2757\u2763\u2764\u2b50\u2b55\ufe0f\U0001f000-\U0001faff"
 )
-# The end of a sentence with white space after it. French has a space before its closing quote, and so have emoji.
+# The end of a sentence with white space after it. A French closing quote and emoji may follow a space.
 _END = re.compile(
     rf"(?<![{MARKS}])(?P<mark>[{MARKS}]++|{GREEK_QUESTION}++[{MARKS}]*+)"
     rf"(?P<closing>[{_CLOSING}]*+(?:\s+[\u00bb\u203a](?=[\s)]|$))?)(?:[{_EMOJI}]++[{_CLOSING}]*+)?(?:\s++[{_EMOJI}]++)*+"

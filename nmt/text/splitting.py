@@ -12,8 +12,8 @@ from nmt.text.clean import normalize
 from nmt.text.sentences import GREEK_QUESTION, MARKS, WIDE_MARK
 from nmt.text.words import JOINERS
 
-# Split points, best first: after a sentence, after a clause, between words. Runs of punctuation are matched as a whole,
-# from their start, which takes linear time, except for a few opening marks before a word.
+# Split points, best first: after a sentence, after a clause, between words. A run of punctuation is matched from its
+# start and as a whole, in linear time; only up to four opening marks before a word stay with that word.
 _AFTER_WIDE = r"[^\w\s(\[{\u00ab\u2018\u201c\u2039\u3008\u300a\u300c\u300e\u3010\u3014\u3016\uff08\uff3b\uff5b\uff62]"
 _SPLIT_POINTS = (
     re.compile(

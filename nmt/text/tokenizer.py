@@ -216,7 +216,7 @@ class Tokenizer:
         return {piece.text: token for token, piece in pieces if piece.kind == PieceKind.user_symbol}
 
     def with_symbols(self, symbols: Iterable[str]) -> Tokenizer:
-        """Return the tokenizer with the missing ones of some user symbols at the end of its vocabulary."""
+        """Return the tokenizer with the user symbols that it lacks appended to its vocabulary."""
         missing = [symbol for symbol in dict.fromkeys(symbols) if not self.has_piece(symbol)]
         if not missing:
             return self
@@ -284,7 +284,7 @@ class Tokenizers:
         return cls(joint, joint)
 
     def with_symbols(self, symbols: Sequence[str], tags: Sequence[str]) -> Tokenizers:
-        """Return the tokenizers with the missing ones of some user symbols, and of some tags of the source side."""
+        """Return the tokenizers with the user symbols that they lack, and on the source side the tags, appended."""
         src = self.src.with_symbols((*symbols, *tags))
         return Tokenizers(src, src if self.joint else self.tgt.with_symbols(symbols))
 

@@ -14,7 +14,7 @@ _MARKS = re.compile(r"(?:[^\w\s\x00-\x7f]|[\uff9e\uff9f]){100,}")
 
 
 def unicode_form(text: str, form: Literal["NFC", "NFKC"]) -> str:
-    """Normalize a text as `unicodedata` does, which takes quadratic time for combining characters out of order."""
+    """Normalize like `unicodedata.normalize`, which takes quadratic time for unordered combining characters."""
     if len(text) > _LONG:
         decomposition: Literal["NFD", "NFKD"] = "NFKD" if form == "NFKC" else "NFD"
         text = _MARKS.sub(partial(_in_canonical_order, decomposition), text)

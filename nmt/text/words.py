@@ -1,4 +1,4 @@
-"""Words of a text: runs of letters, digits and marks, and punctuation marks; in scripts without spaces, characters."""
+"""Words of a text: runs of letters, digits and combining marks; in scripts without spaces, characters; symbols."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ MARGIN = 0.1
 
 # Approximate maximum tokens of a trial micro-batch on a CPU.
 _SAMPLE_TOKENS = 2_048
-# Attention kernels start a row of blocks per sentence, of which CUDA allows no more.
+# CUDA allows this many rows of blocks per kernel, and attention kernels use one per sentence.
 _MAX_SENTENCES = 65_535
 # Updates are random samples of the corpus, so a few show which lengths occur together.
 _MAX_SAMPLED_UPDATES = 64

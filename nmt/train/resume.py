@@ -173,7 +173,7 @@ def record_changes(recipe: AnyRecipe, state: TrainState, checkpoint: Path, *, is
 
 
 def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, valid: str, is_finished: bool) -> str:
-    """Discard scores of a validation set other than `valid` and, in an unfinished run, of other options.
+    """Discard scores of a validation set other than `valid` and, in an unfinished run, those under other options.
 
     Returns a message for the log, "" if there is nothing to report.
     """
@@ -262,7 +262,10 @@ def _score_options(recipe: Recipe) -> dict[str, object]:
 
 
 def changed_learning_rate(recipe: AnyRecipe, before: AnyRecipe, state: TrainState) -> str:
-    """Describe a changed learning rate, "" if unchanged; raise UserError for a jump caused by other options."""
+    """Describe a changed learning rate, "" if unchanged.
+
+    Raises UserError for a jump that neither `learning_rate` nor `schedule_start` requests.
+    """
     d_model, train, step = recipe.model.d_model, recipe.train, state.step
     last = learning_rate(before.train, d_model, max(1, step))
     planned = learning_rate(before.train, d_model, step + 1)
