@@ -19,7 +19,7 @@ from nmt.evaluate.metrics import Scorer, check_aligned, check_seed, make_scorer
 from nmt.evaluate.rouge import Rouge, warn_of_other_scripts
 from nmt.logs import counted, say, warn
 from nmt.recipe import Metric, Recipe
-from nmt.text.clean import invisible_characters
+from nmt.text.clean import describe_invisible_characters
 from nmt.text.languages import HAN, KANA
 from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_empty, warn_of_equal, warn_of_fields
 from nmt.text.words import has_spaces
@@ -233,8 +233,8 @@ def hint_at_unicode_form(name: str, lines: Sequence[str], references: Sequence[S
 
 def _hint_at_invisible_characters(name: str, lines: Sequence[str], reference: Sequence[str]) -> None:
     """Log a hint if a reference has characters that translations of nmt never have, and the translations do not."""
-    found = invisible_characters(reference)
-    if found and not invisible_characters(lines):
+    found = describe_invisible_characters(reference)
+    if found and not describe_invisible_characters(lines):
         say(f"hint: the reference has {found}, and {name} does not, which metrics count as errors; remove them")
 
 

@@ -155,7 +155,7 @@ def _context(modules: Iterable[str]) -> BaseContext:
 
 @contextmanager
 def _signals_deferred() -> Iterator[None]:
-    """Defer signals that end a command: a worker that starts after the end of the pool prints a traceback."""
+    """Defer signals that end a command: a worker that is still starting when the pool ends prints a traceback."""
     if sys.platform == "win32":
         yield
         return

@@ -19,7 +19,7 @@ from nmt.logs import counted, warn
 from nmt.recipe import NO_CONTEXT, Context
 from nmt.streams.line_constraints import read_constraints
 from nmt.text.json_fields import json_values, parse_json, text_or_null
-from nmt.text.lines import find_format, has_csv_name, is_header, warn_of_csv
+from nmt.text.lines import describe_format, has_csv_name, is_header, warn_of_csv
 
 _DECIMALS = 6  # about the precision of float32
 
@@ -93,7 +93,7 @@ def warn_of_format(name: str, lines: Iterable[str]) -> None:
     found = [key for key, looks_like_it in is_format.items() if filled and looks_like_it]
     for format_name in found:
         warn(f"{name} looks like {format_name} and is translated as plain text; set --input-format {format_name}")
-    if not found and (kind := find_format(filled)):
+    if not found and (kind := describe_format(filled)):
         warn(f"{name} looks like {kind} and is translated; extract the text first, or set --input-format text")
     elif not found:
         warn_of_csv(name, filled, "translated", "convert it to TSV, or set --input-format text")

@@ -79,11 +79,11 @@ def warn_of_form(name: str, lines: Sequence[str], form: UnicodeForm) -> None:
             f"{name} is not in {form}, the form of translations (data.unicode_form), in {count:,} of "
             f"{counted(len(lines), 'line')}: characters in another form count as errors; normalize the file"
         )
-    if found := invisible_characters(lines):
+    if found := describe_invisible_characters(lines):
         warn(f"{name} has {found}: translations never have them, so they count as errors; remove them")
 
 
-def invisible_characters(lines: Sequence[str]) -> str | None:
+def describe_invisible_characters(lines: Sequence[str]) -> str | None:
     """Describe the characters that `normalize` removes, if more than 1% of the lines have one."""
     marked = [found for found in map(_INVISIBLE.search, lines) if found]
     if len(marked) <= _MAX_OTHER_FORMS * len(lines):

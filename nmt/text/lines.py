@@ -164,7 +164,7 @@ def _warn_of_header(name: str, lines: Sequence[str], translations: Sequence[str]
         )
 
 
-def find_format(filled: Sequence[str]) -> str:
+def describe_format(filled: Sequence[str]) -> str:
     """Describe the format of nonempty lines: an n-best list, a JSON array, a WMT test set or TMX; "" for others."""
     if filled and all(line.count(" ||| ") >= 2 for line in filled):
         return "a Moses n-best list, whose indices and scores count as text"
@@ -191,7 +191,7 @@ def warn_of_fields(
         warn(f"all lines of {name} have tabs; columns such as scores count as text; extract the text first (cut -f)")
     elif all(line.startswith("{") and line.rstrip().endswith("}") for line in filled):
         warn(f"all lines of {name} are JSON, which counts as text; extract the text first (jq -r .translation)")
-    elif kind := find_format(filled):
+    elif kind := describe_format(filled):
         warn(f"{name} looks like {kind}; extract the text first")
     elif found := _describe_matches(_SUBWORDS, filled):
         warn(
