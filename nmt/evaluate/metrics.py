@@ -126,7 +126,7 @@ class Scorer:
     ) -> tuple[list[float], str]:
         """Return the score of each sentence and their signature, as sacreBLEU's `--sentence-level` does.
 
-        BLEU stops at the highest n-gram order that the sentence matches (`eff:yes`); the mean is not the corpus score.
+        BLEU omits n-gram orders for which the hypothesis is too short (`eff:yes`); the mean is not the corpus score.
 
         Raises UserError for empty streams and different lengths.
         """
@@ -293,7 +293,8 @@ def score_labels(
 def mask_missing(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
     """Replace missing references, which are blank although another one of the sentence is not, by None.
 
-    sacreBLEU's command line counts them as references of length 0: with one, BLEU has no brevity penalty.
+    sacreBLEU's command line counts them as references of length 0, which exempts short hypotheses from BLEU's brevity
+    penalty.
     """
     rows = [
         refs if not any(map(str.strip, refs)) else [line if line.strip() else None for line in refs]

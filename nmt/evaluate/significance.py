@@ -19,7 +19,7 @@ from nmt.rerank.corpus_counts import Counts
 
 # Score differences (0 to 100) within this tolerance are equal: their sums were added in different orders.
 _TOLERANCE = 1e-9
-# Both bound memory: chunks in which trials are processed, and resamples in one chunk.
+# Number of chunks of the trials, and resamples per chunk; both bound memory.
 _PARTS = 20
 _RESAMPLES_PER_PART = 50
 
@@ -126,8 +126,8 @@ def _resample(metric: SentenceMetric, counts: Sequence[Counts], resamples: int, 
 def _p_bootstrap(differences: Counts, observed: float) -> float:
     """Return the fraction of resampled differences that, centered at their mean, are at least as large as the observed.
 
-    sacreBLEU centers absolute differences and excludes ties. Its p is about half of this one, and its smallest if only
-    one sentence differs.
+    sacreBLEU centers absolute differences and excludes ties. Its p is about half of this one, and less if few sentences
+    differ.
     """
     return _fraction(np.abs(differences - differences.mean()), observed)
 

@@ -127,7 +127,7 @@ def test_bootstrap_agrees_with_resampled_text_scored_by_sacrebleu(metric: str, n
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_bootstrap_of_one_different_sentence_is_no_evidence(metric: str) -> None:
-    """sacreBLEU returns a p-value below 0.05."""
+    """sacreBLEU returns a p-value below 0.2."""
     first, second, reference = FIRST * 5, [SECOND[0], *(FIRST * 5)[1:]], REFERENCE * 5
     assert p_bootstrap(metric, first, second, [reference], 500) > 0.4
     assert p_bootstrap(metric, first, [f"{line} " for line in first], [reference], 50) == 1.0
