@@ -73,7 +73,7 @@ class Forecast:
 
     options:    non-default options of the recipe, as TOML
     checkpoint, disk: bytes of a checkpoint, and the maximum for all checkpoints and the averaged model
-    disk_free:   bytes of free disk space and of the run's checkpoints, which will be removed
+    disk_free:   bytes of free disk space plus those of the run's existing checkpoints, which `disk` includes
     text, speed: None without prepared text, or without a measurement
     """
 
@@ -108,7 +108,7 @@ def read_forecast(run_dir: Path) -> Forecast | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError):
-        say(f"{path} is damaged or from another version of nmt; the report leaves it out")
+        say(f"{path} is damaged or from another version of nmt; it is ignored")
         return None
 
 

@@ -179,7 +179,7 @@ def test_the_forecast_is_saved_and_printed_with_notes(recipe: Path, tmp_path: Pa
 def test_a_forecast_of_another_version_is_reported(
     content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = f"{tmp_path / 'plan.json'} is damaged or from another version of nmt; the report leaves it out\n"
+    message = f"{tmp_path / 'plan.json'} is damaged or from another version of nmt; it is ignored\n"
     if content is not None:
         (tmp_path / "plan.json").write_text(content)
     assert read_forecast(tmp_path) is None
