@@ -88,7 +88,7 @@ def heads(
     loaded = load_model(model, choose_device(device))
     warn_of_run(model, loaded.metadata)
     num_kept = None if prune is None else _numbers_to_keep(prune, stack, loaded.transformer.recipe)
-    analysis = analyze(loaded, sources, references, bleu, plots=plot is not None)
+    analysis = analyze(loaded, sources, references, bleu, curves=plot is not None)
     print_results(analysis.to_dict(), analysis.tables(), "json" if as_json else "text")
     if plot is not None:
         title = f"{model.resolve().name}: BLEU without heads, {analysis.num_pairs:,} pairs"

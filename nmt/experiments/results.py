@@ -212,10 +212,10 @@ def _has_interval(score: Estimate | None) -> bool:
 
 def describe_runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return what is needed to repeat each complete run: its options, commit, machine and software."""
-    facts = ("git_commit", "machine", "versions")
+    fields = ("git_commit", "machine", "versions")
     return [
         {"run": run.name, "recipe": str(run.recipe_file), "options": list(run.overrides)}
-        | {name: _report(run).get(name) for name in facts}
+        | {name: _report(run).get(name) for name in fields}
         for run in runs
         if is_complete(run)
     ]
@@ -231,12 +231,12 @@ def runs_section(runs: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _describe(fact: object) -> str:
-    if isinstance(fact, dict):
-        return ", ".join(f"{name} {_describe(value)}" for name, value in fact.items())
-    if isinstance(fact, list):
-        return ", ".join(map(_describe, fact)) or "none"
-    return "unknown" if fact is None else str(fact)
+def _describe(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_describe(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_describe, value)) or "none"
+    return "unknown" if value is None else str(value)
 
 
 def as_document(results: Sequence[TestResult]) -> dict[str, Any]:

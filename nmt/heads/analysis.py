@@ -149,7 +149,7 @@ def removal_steps(importance: Mapping[Head, float]) -> dict[str, list[list[Head]
     """Return the heads removed at each point of the BLEU curves.
 
     The first curve removes the least important heads of the model, in steps of a tenth. As pruning does, the others
-    remove the same number of heads from each attention layer, or from each encoder layer.
+    remove the same number of heads from each attention layer of the model, the encoder or the decoder.
     """
     ascending = sorted(importance, key=lambda head: (importance[head], head))
     counts = sorted({round(len(ascending) * step / _CURVE_STEPS) for step in range(_CURVE_STEPS)})
@@ -183,15 +183,19 @@ def measure_curves(
     return curves
 
 
-def analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu: int, *, plots: bool) -> Analysis:
-    """Measure all heads. bleu: number of heads to remove, one at a time, to measure their effect on BLEU"""
+def analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu: int, *, curves: bool) -> Analysis:
+    """Measure all heads.
+
+    bleu:   number of heads to remove, one at a time, to measure their effect on BLEU
+    curves: whether to measure BLEU along the curves of `removal_steps`
+    """
     model = loaded.transformer
     tokenizers = Tokenizers.load(loaded.directory, loaded.metadata.tgt_lang)
     if loaded.metadata.context.size:
         warn("the model was trained with context; its heads are measured on single lines, without context")
     device = model.tgt_embedding.weight.device
     pairs = Pairs.encode(loaded, tokenizers, sources, references)
-    measure_bleu = MaskedBleu(loaded, tokenizers, sources, references) if bleu or plots else None
+    measure_bleu = MaskedBleu(loaded, tokenizers, sources, references) if bleu or curves else None
     masks = HeadMasks(model)
     heads = all_heads(model)
     batches = [batch for _, batch in pairs.batches(device)]
@@ -202,14 +206,14 @@ def analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu
     removal = {head: value - nll for head, value in zip(heads, without, strict=True)}
     analysis = Analysis(len(sources), nll, importance, removal, behavior)
     if measure_bleu is not None:
-        _add_bleu(analysis, measure_bleu, bleu, plots)
+        _add_bleu(analysis, measure_bleu, bleu, curves)
     return analysis
 
 
-def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, plots: bool) -> None:
-    """Add BLEU with all heads, without each of the `number` heads that affect the nll most, and along the curves."""
+def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, curves: bool) -> None:
+    """Add BLEU with all heads, without each of the `number` heads that affect the nll most, and along any curves."""
     largest: list[Head] = sorted(analysis.removal, key=lambda head: -abs(analysis.removal[head]))[:number]
-    points = sum(map(len, removal_steps(analysis.sensitivity).values())) if plots else 0
+    points = sum(map(len, removal_steps(analysis.sensitivity).values())) if curves else 0
     with progress("translating", 1 + len(largest) + points, "translations") as bar:
         whole = measure.without([])
         bar.advance()
@@ -217,5 +221,5 @@ def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, plots: bool)
         for head in largest:
             analysis.bleu_change[head] = measure.without([head]) - whole
             bar.advance()
-        if plots:
+        if curves:
             analysis.curves = measure_curves(measure, analysis.sensitivity, whole, bar.advance)

@@ -68,7 +68,7 @@ class PhraseRewards:
         paths = [trie.path(phrase) for phrase in phrases]
         self._first_nodes = np.array([*(path[1] for path in paths), 0])
         rates = [max(0.0, *by_phrase[phrase]) / len(phrase) for phrase in phrases]
-        self._begun = _BegunPhrases(paths, rates, len(suffixes))
+        self._started = _StartedPhrases(paths, rates, len(suffixes))
         self._depths = np.array(trie.depths)
         parents, self._tokens = np.zeros((2, len(suffixes)), dtype=np.int64)
         for node, children in enumerate(trie.children):
@@ -178,12 +178,12 @@ class PhraseRewards:
         """Return the highest credit at each node and its phrase; arguments as for `_rewards`."""
         done = np.concatenate([met[rows], self.ends[nodes]], axis=1)
         suffixes = self._suffixes[nodes]
-        steps, columns = self._begun.exists[suffixes].nonzero()
+        steps, columns = self._started.exists[suffixes].nonzero()
         started = suffixes[steps, columns]
         credits, best = np.zeros(suffixes.shape), np.full(suffixes.shape, self.padding, dtype=np.int32)
-        positions = self._begun.first_not_in(done, steps, started)
-        credits[steps, columns] = self._depths[started] * self._begun.rates[positions]
-        best[steps, columns] = self._begun.phrases[positions]
+        positions = self._started.first_not_in(done, steps, started)
+        credits[steps, columns] = self._depths[started] * self._started.rates[positions]
+        best[steps, columns] = self._started.phrases[positions]
         columns = credits.argmax(axis=1)
         every = np.arange(len(nodes))
         return credits[every, columns], best[every, columns]
@@ -235,7 +235,7 @@ def _ranges(starts: Integers, counts: Integers) -> tuple[Integers, Integers]:
     return np.arange(len(counts)).repeat(counts), shifts.repeat(counts) + np.arange(counts.sum())
 
 
-class _BegunPhrases:
+class _StartedPhrases:
     """Preferred phrases that begin with each node and do not end there, the highest credit per token first.
 
     exists:  (nodes + 1,) bool, whether there is one; the last entry is for padding
@@ -247,13 +247,13 @@ class _BegunPhrases:
 
     def __init__(self, paths: list[list[int]], rates: list[float], nodes: int) -> None:
         """paths, rates: nodes of all prefixes and credit per token of each phrase; nodes: number of nodes."""
-        begun: list[list[int]] = [[] for _ in range(nodes)]
+        started: list[list[int]] = [[] for _ in range(nodes)]
         for phrase in sorted(range(len(rates)), key=lambda phrase: -rates[phrase]):
             for node in paths[phrase][1:-1] if rates[phrase] else ():
-                begun[node].append(phrase)
-        self.exists = np.array([*map(bool, begun), False])
-        self._starts = np.cumsum([0, *(len(phrases) + 1 for phrases in begun[:-1])])
-        self.phrases = np.array([*chain.from_iterable((*phrases, self._END) for phrases in begun)], dtype=np.int32)
+                started[node].append(phrase)
+        self.exists = np.array([*map(bool, started), False])
+        self._starts = np.cumsum([0, *(len(phrases) + 1 for phrases in started[:-1])])
+        self.phrases = np.array([*chain.from_iterable((*phrases, self._END) for phrases in started)], dtype=np.int32)
         self.rates = np.array([*rates, 0.0])[self.phrases]
 
     def first_not_in(self, done: Phrases, steps: Integers, nodes: Integers) -> Integers:

@@ -82,7 +82,7 @@ def test_a_model_with_context_is_measured_without_it(model: Path, capsys: pytest
     loaded = load_model(model, torch.device("cpu"))
     for context, expected in ((NO_CONTEXT, ""), (Context(2, "source"), "warning: the model was trained with context;")):
         with_context = replace(loaded, metadata=replace(loaded.metadata, context=context))
-        analyze(with_context, ["A dog."], ["Ein Hund."], 0, plots=False)
+        analyze(with_context, ["A dog."], ["Ein Hund."], 0, curves=False)
         err = capsys.readouterr().err
         assert err.startswith(expected) and bool(err) == bool(expected)
 
@@ -98,7 +98,7 @@ def test_bleu_uses_the_spacing_of_the_target_language(
         return MaskedBleu(replace(loaded, metadata=replace(loaded.metadata, tgt_lang="de")), tokenizers, ["a"], ["a"])
 
     monkeypatch.setattr("nmt.heads.analysis.MaskedBleu", measure)
-    analyze(replace(loaded, metadata=replace(loaded.metadata, tgt_lang=language)), ["a"], ["a"], 1, plots=False)
+    analyze(replace(loaded, metadata=replace(loaded.metadata, tgt_lang=language)), ["a"], ["a"], 1, curves=False)
     assert found == [has_spaces]
 
 
