@@ -71,5 +71,5 @@ def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> lis
         sure = {link for link, sure in zip(links, is_sure, strict=True) if sure}
         gold.append(GoldLinks(sure, set(links)))
     if not any(links.sure for links in gold):
-        raise UserError(f"{path} has no sure links; it must have some, such as 0-0; is it the right file?")
+        raise UserError(f"{path} has no sure links; it must have some, such as 0-0; check that it is the right file")
     return gold

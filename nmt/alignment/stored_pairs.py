@@ -24,7 +24,7 @@ TokenLink = tuple[int, int]
 class StoredCorpus:
     """Pairs `start` to `stop` of the token store; their sources start with a tag if `tagged`.
 
-    file: word alignments; None for the statistical aligner
+    file: word alignments; None if the statistical aligner aligns the pairs
     """
 
     corpus: Corpus

@@ -24,7 +24,7 @@ from nmt.processes.distributed import choose_device
 from nmt.processes.environment import same_import_path
 from nmt.recipe import DecodeRecipe, SearchPrecision
 
-# Lines per window: the maximum of `nmt translate` on a CPU.
+# Lines per window: the default maximum of `nmt translate` on a CPU.
 WINDOW = 2_048
 # Untimed sentences before latency is measured.
 _WARM_UP_SENTENCES = 8

@@ -186,7 +186,9 @@ def _report(
     )
     tables = [table for name, score in scores.items() for table in score_tables(name, score)]
     counts = tuple((split, f"{count.examples:,}", f"{count.in_training:,}") for split, count in overlap.items())
-    tables.append(Table("Examples that also occur in the training text", "lrr", ("set", "examples", "occur"), counts))
+    tables.append(
+        Table("Examples that also occur in the training text", "lrr", ("set", "examples", "in training text"), counts)
+    )
     if state.changes:
         rows = tuple(
             (f"{change.step:,}", change.option, str(change.before), str(change.now)) for change in state.changes

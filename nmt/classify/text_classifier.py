@@ -90,7 +90,7 @@ class TextClassifier:
         tokenizer = Tokenizer.load(directory / TOKENIZER_FILE)
         chosen = choose_device(device)
         with chosen:
-            model = Classifier(recipe, tokenizer.vocab_size, len(metadata.labels)).to(chosen)  # and the position tables
+            model = Classifier(recipe, tokenizer.vocab_size, len(metadata.labels)).to(chosen)  # moves position tables
         load_tensors(model, read_tensors(directory / "model.safetensors"), directory)
         return cls(model, tokenizer, metadata, chosen, precision)
 

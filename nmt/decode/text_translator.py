@@ -259,7 +259,7 @@ class TextTranslator(ABC):
         return finish
 
     def fits_beam(self, required: Sequence[Required]) -> bool:
-        """Return whether the beam has more slots than these phrases have tokens; with fewer, words are often missing.
+        """Return whether the beam has more slots than these phrases have tokens; otherwise, outputs often omit words.
 
         Raises UserError if no output can contain the phrases.
         """
@@ -295,7 +295,7 @@ class TextTranslator(ABC):
         require_count("count", count)
         require_flag("partial_word", partial_word)
         if self._reverse_target:
-            raise UserError(f"{RIGHT_TO_LEFT}; use one for alternatives")
+            raise UserError(f"{RIGHT_TO_LEFT}; use such a model for alternatives")
         parts = self._split(line)
         if not parts:
             return self.translate_n_best([line], 1)[0]

@@ -299,7 +299,10 @@ class Translator(TextTranslator):
         return [token for token, log_prob in candidates if log_prob > -math.inf]
 
     def attention(self, line: str, translation: Translation) -> Attention:
-        """See `TextTranslator.attention`; raises TypeError unless the arguments are a string and a Translation."""
+        """See `TextTranslator.attention`.
+
+        Raises TypeError unless the arguments are a string and a Translation, and UserError if the line must be split.
+        """
         require_strings("line", [line])
         if not isinstance(translation, Translation):
             raise TypeError(

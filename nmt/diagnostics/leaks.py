@@ -3,10 +3,10 @@
 An occurrence is exact if the lines are equal except for trailing white space. It is near if `normal_forms` are equal:
 only case, punctuation, spacing or the Unicode form differ. Sentences that differ in a word do not match.
 
-Searches the unmodified training text, because cleaning drops and changes lines. Memory holds the searched sentences
-and one chunk of training text. Preparation reads the training text anyway, so it feeds the search, and the run records
-the leaks in `leaks.json`. If the prepared text is up to date but the record is not, the training text is read only for
-the search.
+The search reads the unmodified training text, because cleaning drops and changes lines. Memory holds the searched
+sentences and one chunk of training text. Preparation reads the training text anyway, so it feeds the search, and the
+run records the leaks in `leaks.json`. If the prepared text is up to date but the record is not, the training text is
+read only for the search.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train.trainer import build_trainer
 
-# Means weight losses by their distance in updates: with 1/e at this fraction of all updates, so the same range of rates
-# is averaged for every number of updates.
+# In means, the weight of a loss decays with its distance in updates, to 1/e at this fraction of all updates. The mean
+# then covers the same range of rates for every number of updates.
 _SMOOTHED_FRACTION = 0.05
 # Stop when the mean of the latest losses exceeds its minimum by this factor.
 _DIVERGED = 1.5

@@ -119,9 +119,9 @@ def warn_of_identical(systems: Mapping[str, Sequence[str]], where: str = "") -> 
 def hint_at_forms(
     systems: Mapping[str, Sequence[str]], text: ReferenceSet, scorers: Sequence[Scorer], others: Sequence[str] = ()
 ) -> None:
-    """Log hints if the case or Unicode form of a system differs from the references, or references have no spaces.
+    """Log hints if a system differs from the references in case, Unicode form or invisible characters.
 
-    Warns of references that ROUGE cannot read.
+    Also logs a hint if the first reference has no spaces, and warns of references that ROUGE cannot read.
 
     others: names of other results that depend on case
     """

@@ -61,8 +61,8 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
 
     jobs: parallel processes, which share the GPUs, or else the cores, evenly; None starts one per GPU, or one on a CPU
 
-    Raises UserError, before any work, if another process executes a run, as after the end of a killed sweep. Raises
-    Interrupted after a signal, once each process has saved a checkpoint.
+    Raises UserError, before any work, if another process executes one of them, for example after its sweep was killed.
+    Raises Interrupted after a signal, once each process has saved a checkpoint.
     """
     _require_one_process()
     pending = [run for run in runs if not is_complete(run)]

@@ -92,7 +92,7 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
     for option in ignored_options(generation, markup if tgt.is_nmt else ()):
         warn(f"{source} has {option} = {generation[option]}, which nmt does not read; translations may differ")
     if (generation.get("num_beams") or 1) > 1 and not generation.get("early_stopping"):
-        say("early_stopping is not set: transformers searches longer; --set stop=exact does so, more slowly")
+        say("early_stopping is not set: transformers searches longer than nmt; --set stop=exact also does, more slowly")
     tokenizer_config = _read_optional(source / "tokenizer_config.json", default={})
     metadata = ModelMetadata(
         src_lang=src_lang or _language(tokenizer_config, "source_lang", "--src-lang"),

@@ -1,1 +1,1 @@
-"""Plots of training curves, experiment scores and attention."""
+"""Plots of training curves, learning rates, experiment scores, attention and head removal."""

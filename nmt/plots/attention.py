@@ -20,7 +20,7 @@ _CELL, _MARGIN = 0.28, 1.6
 # takes about 45 bytes per pixel, and many viewers reject sides longer than `_MAX_SIDE`.
 _DPI, _MIN_DPI = 120, 50
 _MAX_SIDE, _MAX_PIXELS = 20_000, 50_000_000
-_VECTOR_FORMATS = (".svg", ".svgz", ".pdf", ".eps", ".ps", ".pgf")  # their text is readable at any size
+_VECTOR_FORMATS = (".svg", ".svgz", ".pdf", ".eps", ".ps")  # their text is readable at any size
 
 
 @dataclass(frozen=True)
