@@ -62,8 +62,8 @@ class AttendingModel(Protocol):
 class AlignmentAttention:
     """The attention that aligns words.
 
-    layer: of the decoder, from 0
-    heads: to average, from 0; empty: all
+    layer: decoder layer, counted from 0
+    heads: heads to average, counted from 0; all if empty
     at:    decoder position that aligns a target token
     """
 
@@ -173,7 +173,7 @@ class WordAligner:
 
         Raises UserError for a sentence that does not fit the model's positions.
 
-        first_line: line number of the first pair; names: of both sides, for errors
+        first_line: line number of the first pair; names: names of both sides in errors
         """
         pairs = [self.encoder.encode(source, target) for source, target in zip(sources, targets, strict=True)]
         self.encoder.require_fit(pairs, first_line, names)

@@ -71,7 +71,7 @@ def prepare_alignments(prepared: Prepared, recipe: Recipe) -> None:
 def training_identity(report: dict[str, Any], directory: Path, recipe: Recipe) -> str:
     """Return the fingerprint of the prepared training text in `directory` and of its links and marked terms, if used.
 
-    report: of the preparation
+    report: report of the preparation
     """
     identity = text_identity(report, recipe)
     folders = {LINKS_FOLDER: recipe.train.guided_alignment, MARKUP_FOLDER: recipe.train.glossary_markup > 0}
@@ -277,7 +277,7 @@ class _Marker:
         self._base_forms: dict[tuple[str, str], str] = {}
 
     def choose(self, pair: Sequence[_Term], index: int, num_tokens: int) -> list[Mark]:
-        """Return the marks of a pair. index: of the pair; num_tokens: of the source"""
+        """Return the marks of a pair. index: its id; num_tokens: number of source tokens"""
         random = np.random.default_rng((self._seed, _STREAM, index))
         wanted = int(random.integers(1, _MAX_TERMS + 1))
         free = set(range(len(pair)))

@@ -122,8 +122,8 @@ class DecodingBench:
 class DecodingProcesses:
     """A translator in each of several processes, all running at the same time. Use it as a context manager.
 
-    parameters:   of one copy of the model
-    load_seconds: until the last process was ready
+    parameters:   number of parameters of one copy of the model
+    load_seconds: seconds until the last process was ready
     """
 
     def __init__(self, task: DecodingTask, processes: int) -> None:

@@ -35,7 +35,7 @@ def prepare_training_data(
     """Return the spec with its final vocabulary and a run directory in `folder`, and the training pairs.
 
     lengths:    `wmt14` for random tokens, enough for `updates`, or a directory with a prepared corpus
-    vocab_size: as given by the user; None uses that of the corpus
+    vocab_size: vocabulary size given by the user; None uses that of the corpus
 
     Raises UserError if there is no corpus or it does not fit the model.
     """

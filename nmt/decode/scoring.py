@@ -44,7 +44,7 @@ class PairScore:
     """Log-probability of a translation given its source; up to rounding, what search computes for the same tokens.
 
     log_prob:        natural logarithm of the probability, EOS included
-    token_log_probs: of each token and of EOS; their sum is log_prob
+    token_log_probs: log-probability of each token and of EOS; they sum to log_prob
     """
 
     log_prob: float
@@ -153,7 +153,7 @@ class TextScorer:
         collections of strings, and ValueError if they differ in length.
 
         first_line: line number of the first pair
-        names:      of both sides, for errors
+        names:      names of both sides in errors
         context:    previous sentences of each pair, which are not scored; see `documents`
         """
         _require_pairs(sources, targets)

@@ -23,8 +23,8 @@ class Translation:
     log_prob:        natural logarithm of the probability; with fusion, the weighted sum of both models, which is not
                      normalized
     pieces:          subword pieces
-    token_log_probs: of each piece and of EOS; their sum is log_prob. A line that was split has one EOS per part. Empty
-                     if scores are not computed
+    token_log_probs: log-probability of each piece and of EOS; they sum to log_prob. A line that was split has one EOS
+                     per part. Empty if scores are not computed
     alignment:       (source word, target word) pairs, counted from 0; None unless requested
     """
 

@@ -77,12 +77,13 @@ class TrainingSummary:
     valid_nll:     negative log-likelihood per validation token in nats at the best validation, without label smoothing;
                    of the EMA if the best score is that of the EMA; None if no validation has a finite score
     averaged:      number of averaged checkpoints; 0 if the model is the EMA
-    is_from_ema:     whether the best validation is that of the EMA
+    is_from_ema:   whether the best validation is that of the EMA
     is_worse_than_start: whether the best validation is worse than that of the model that fine-tuning started from
     skipped:       updates with non-finite gradients
     valid_bleu:    BLEU of the best validation if `train.best_metric` is "bleu"; otherwise None
-    micro_batches: mean per update over all ranks; None if unknown
-    useful_fraction: of the computation: neither padding nor waiting for the slowest rank; None if unknown
+    micro_batches: mean number per update, over all ranks; None if unknown
+    useful_fraction: fraction of the computation that is neither padding nor waiting for the slowest rank; None if
+                   unknown
     """
 
     steps: int
@@ -131,7 +132,7 @@ class ScoredTestSet:
     leaks:        sentences in the training text; None if unknown
     clean_scores: scores of the sentences without a leak; empty if all or none leak, or if unknown
     search:       engine and precision of the translation; "" for a language model
-    digest:       of model, text and translation, see `nmt.evaluate.translated`
+    digest:       SHA-256 of model, text and translation, see `nmt.evaluate.translated`
     source, output: SHA-256 of the translated sentences and of their translations; "" if unknown
     references: SHA-256 of the references; "" if unknown
     context: SHA-256 of the number of previous sentences of each; "" without context, or if unknown
@@ -177,7 +178,7 @@ class RunReport:
     summary:    one-line description of the recipe (`summarize`)
     parameters: number of parameters, frozen ones included; tied ones count once
     versions:   version by package
-    git_commit: of the working tree, with `-dirty` if modified
+    git_commit: commit of the working tree, with `-dirty` if modified
     recipe:     non-default options as TOML
     curves:     file name of the training curves
     notes:      missing parts of the report, with the reason

@@ -62,8 +62,8 @@ def compare_systems(
 ) -> Comparison:
     """Compare systems with the first one, the baseline.
 
-    resamples: of the paired bootstrap, the same as those of `sacrebleu --paired-bs`; 0 skips it
-    trials:    of approximate randomization, the same as those of `sacrebleu --paired-ar`; 0 skips it
+    resamples: number of bootstrap resamples, the same as those of `sacrebleu --paired-bs`; 0 skips the test
+    trials:    number of randomization trials, the same as those of `sacrebleu --paired-ar`; 0 skips the test
 
     The seed is the environment variable SACREBLEU_SEED (default: 12345). Raises UserError for fewer than two systems,
     streams of different lengths and unsupported seeds.

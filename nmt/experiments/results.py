@@ -45,8 +45,8 @@ _MISSING = "-"
 class VariantResult:
     """Results of the complete runs of a variant on one test set.
 
-    valid_nll: per token, of each run; None if no validation of a run has a finite score
-    scores:    of each run, in the order of `seeds`
+    valid_nll: nll per token of each run; None if no validation of the run has a finite score
+    scores:    score of each run, in the order of `seeds`
     """
 
     name: str
@@ -109,9 +109,9 @@ def _signature(recipe: Recipe, metric: str | None, test: TestSet) -> str:
 def warn_of_replaced(folder: Path, runs: Sequence[Run], metric: str | None) -> None:
     """Warn, before training, if a report in `folder` has runs or a metric that the new report will not have."""
     earlier: list[str] = []
+    shown = metric or runs[0].recipe.evaluate.metrics[0]
     with suppress(KeyError, TypeError):  # of another version
         for test in read_json_object(folder / "report.json")["tests"]:
-            shown = metric or runs[0].recipe.evaluate.metrics[0]
             if test.get("metric", shown) != shown:
                 earlier.append(f"scores of {test['metric']} on {test['test']}")
             for variant in test["variants"]:

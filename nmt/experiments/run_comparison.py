@@ -170,7 +170,7 @@ def _options(recipe: Recipe) -> dict[str, str]:
 
 
 def _flatten(tree: Any, prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield dotted names and values, as text, of nested options. prefix: of names, with a dot at the end"""
+    """Yield dotted names and values, as text, of nested options. prefix: begins each name"""
     if isinstance(tree, list):
         tree = dict(enumerate(tree))
     if isinstance(tree, dict) and tree:

@@ -37,9 +37,9 @@ class SweepFile(Section):
 class Run:
     """One run of a sweep.
 
-    number:    from 1
+    number:    position in the sweep, counted from 1
     overrides: all differences from the recipe file, including seed and run directory
-    recipe:    with these overrides
+    recipe:    recipe with these overrides
     """
 
     number: int

@@ -57,7 +57,8 @@ def ctranslate2_usage(
 ) -> str:
     """Return a program that translates like `nmt translate --engine ctranslate2`.
 
-    repository: Hugging Face repository of the export; None for the local folder; max_positions: of the model
+    repository: Hugging Face repository of the export; None for the local folder
+    max_positions: maximum sentence length of the model, EOS included
     """
     source = "tokenizer.model" if tokenizers.joint else "tokenizer.src.model"
     target = "tokenizer.model" if tokenizers.joint else "tokenizer.tgt.model"

@@ -95,7 +95,7 @@ class _Collector:
 
     src_frequency, tgt_frequency: occurrences of each token, as a table by token id
     pairs:    indices of the pairs of the current batch
-    attended: of each cross-attention and pair, the most attended source token, (num_heads, queries)
+    attended: most attended source token for each cross-attention and pair, (num_heads, queries)
     """
 
     def __init__(self, src_frequency: Tensor, tgt_frequency: Tensor, tag_length: int) -> None:

@@ -22,8 +22,8 @@ _BATCH_TOKENS = 1_024
 class Pairs:
     """Token ids of sentence pairs in the order of the model.
 
-    sources:        with the model's tag, without EOS
-    targets:        without BOS and EOS; reversed for a right-to-left model
+    sources:        tokens with the model's tag, without EOS
+    targets:        tokens without BOS and EOS; reversed for a right-to-left model
     tag_length:     tokens of the tag
     reverse_target: whether the targets are reversed
     """

@@ -30,7 +30,7 @@ KeptHeads = Mapping[AttentionId, Sequence[int]]
 def most_important(importance: Mapping[Head, float], encoder: int, decoder: int) -> dict[AttentionId, list[int]]:
     """Return the most important heads of each attention layer, ascending; ties go to lower indices.
 
-    encoder: number of heads of each encoder layer; decoder: of each self- and cross-attention of the decoder
+    encoder: heads to keep in each encoder layer; decoder: in each self- and cross-attention layer of the decoder
     """
     by_attention: dict[AttentionId, list[Head]] = {}
     for head in sorted(importance, key=lambda head: (-importance[head], head)):

@@ -39,7 +39,7 @@ LENGTH = "length"
 class FeatureModel:
     """A model that scores candidates.
 
-    name:    of its feature
+    name:    name of its feature
     reverse: whether it translates from target to source; it then scores the source given the candidate
     path:    as given by the user
     digest:  SHA-256 of its parameters; "" if unknown

@@ -25,10 +25,10 @@ from nmt.special_ids import BOS_ID, EOS_ID
 class Extensions(NamedTuple):
     """Extensions of hypotheses by one token, best first; all fields (..., count).
 
-    log_probs:       of the extended hypothesis, float32
+    log_probs:       log-probability of the extended hypothesis, float32
     parents:         beam index of the hypothesis that is extended
     tokens:          the new token
-    token_log_probs: of the new token, float32
+    token_log_probs: log-probability of the new token, float32
     """
 
     log_probs: Tensor

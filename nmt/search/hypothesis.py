@@ -12,7 +12,7 @@ class Hypothesis:
     tokens:          without BOS and EOS
     score:           ranking criterion: (log_prob + bias) / length penalty
     log_prob:        natural logarithm of its probability under the model, EOS included
-    token_log_probs: of each token and of EOS; their sum is log_prob
+    token_log_probs: log-probability of each token and of EOS; they sum to log_prob
     """
 
     tokens: list[int]
