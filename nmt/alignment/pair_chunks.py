@@ -23,10 +23,11 @@ def in_chunks(store: PairStore, ids: Ids) -> list[Ids]:
     return np.split(ids, np.flatnonzero(np.diff(numbers)) + 1) if len(ids) else []
 
 
-def read_pairs(store: PairStore, ids: Ids, tgt_step: int = 1) -> list[tuple[list[int], list[int]]]:
-    """Read source and target token ids; a `tgt_step` of -1 reverses the target."""
+def read_pairs(store: PairStore, ids: Ids, *, reverse_target: bool = False) -> list[tuple[list[int], list[int]]]:
+    """Read source and target token ids; `reverse_target` restores the reading order of targets stored in reverse."""
     src, tgt = (_read_side(side, ids) for side in (store.src, store.tgt))
-    return [(source, target[::tgt_step]) for source, target in zip(src, tgt, strict=True)]
+    step = -1 if reverse_target else 1
+    return [(source, target[::step]) for source, target in zip(src, tgt, strict=True)]
 
 
 def _read_side(side: SideStore, ids: Ids) -> list[list[int]]:

@@ -62,7 +62,7 @@ class PairReader:
 
     def pairs(self, ids: Ids, tagged: bool) -> list[tuple[list[int], list[int]]]:
         """Return the token ids of some pairs of a corpus."""
-        pairs = read_pairs(self.store, ids, -1 if self._reverse_target else 1)
+        pairs = read_pairs(self.store, ids, reverse_target=self._reverse_target)
         return [(src[1:], tgt) for src, tgt in pairs] if tagged else pairs
 
     def as_stored(self, links: Iterable[TokenLink], tagged: bool, tgt_len: int) -> set[TokenLink]:

@@ -153,7 +153,7 @@ def make_shortlist(
 
     def read() -> Iterator[Pairs]:
         for chunk in chunks:
-            yield read_pairs(store, chunk, -1 if reverse_target else 1)
+            yield read_pairs(store, chunk, reverse_target=reverse_target)
             progress(len(chunk))
 
     keys = estimate_lexicon(read, vocab).best(best)
