@@ -152,7 +152,7 @@ def _execute(runs: Sequence[Run], slots: Sequence[_Slot], bar: ProgressBar) -> l
             while pending and free:
                 run, slot = pending.pop(0), free.pop(0)
                 say(f"{run.name}: {run.recipe.directory}")
-                with uninterrupted():  # a process that is not in `active` would train on alone
+                with uninterrupted():  # a process missing from `active` would keep running
                     active.append(_Job(_start("run", run, slot), run, slot, time.monotonic()))
             time.sleep(_POLL_SECONDS)
             for job in [job for job in active if job.process.poll() is not None]:

@@ -60,7 +60,7 @@ def can_cache(path: Path, stored_as: StoredAs) -> bool:
 
 @contextmanager
 def open_conversion(path: Path, stored_as: StoredAs) -> Iterator[Conversion]:
-    """Find or make the conversion of a model; no other process removes it inside the `with` block.
+    """Find or make the conversion of a model; no other process can remove it during the `with` block.
 
     Only a new conversion reads and verifies the weights. Raises UserError if there is no model or the conversion
     cannot be written, and CorruptError if a file of the model is damaged.

@@ -28,7 +28,7 @@ COMPUTE_TYPES: Mapping[SearchPrecision, str] = {
 # Search options that CTranslate2 supports only at their defaults, except `stop`: only "exact" is unsupported.
 _UNSUPPORTED: Mapping[str, str] = {
     "stop": "decode.stop 'exact' (it stops after a number of finished hypotheses)",
-    "sampling": "sampling (its samples depend on more than seed and line)",
+    "sampling": "sampling (its samples are not a function of seed and line)",
     "beam_groups": "beam groups (decode.beam_groups)",
     "bias": "word bias (decode.bias)",
     "require": "required phrases (decode.require)",

@@ -68,7 +68,7 @@ _NO_REQUIRED = (
     "CTranslate2 does not support the required phrases or glossary of this line; use --engine torch, or remove the "
     "phrases and the glossary"
 )
-_NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes within a word; use --engine torch"
+_NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes that end within a word; use --engine torch"
 
 # With this exponent of the length penalty, CTranslate2 ranks the longest hypotheses last.
 _LONGEST_LAST = -10.0
