@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 from collections.abc import Generator, Sequence
@@ -17,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nmt.errors import UserError
 from nmt.logs import print_line, say
-from nmt.processes.interruption import SignalCopies, handling
+from nmt.processes.interruption import EXIT_STATUS, SignalCopies, handling
 from nmt.serve.app import build_app
 from nmt.serve.libretranslate import shadowed_models
 from nmt.serve.messages import JsonLine
@@ -48,9 +49,9 @@ def open_socket(host: str, port: int) -> socket.socket:
 def run_server(
     service: Service, bound: socket.socket, origins: Sequence[str] = (), hosts: Sequence[str] = ("*",)
 ) -> None:
-    """Serve until SIGTERM, SIGHUP or Ctrl-C, then finish accepted requests and return.
+    """Serve until SIGTERM, SIGUSR1, SIGHUP or Ctrl-C, then finish accepted requests and return.
 
-    A second signal ends the process immediately, with status 143, 129 or 130. origins, hosts: see `build_app`
+    A second signal ends the process immediately, with a status of `EXIT_STATUS`. origins, hosts: see `build_app`
     """
     if sys.platform == "linux":  # a client that stops reading would otherwise keep its request, and a shutdown, waiting
         milliseconds = round(1_000 * max(HEADER_TIMEOUT, service.limits.seconds))
@@ -95,7 +96,7 @@ class _Server(uvicorn.Server):
             try:
                 print_line("nmt: interrupted")
             finally:  # an orderly exit waits for the threads of torch, or aborts
-                os._exit(128 + sig)
+                os._exit(EXIT_STATUS[signal.Signals(sig)])
         self._service.is_draining = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -149,7 +149,8 @@ def test_a_disconnect_frees_the_queue_and_a_second_signal_exits_at_once(start: S
 
 
 @pytest.mark.slow
-def test_a_second_signal_during_a_batch_exits_with_its_status(start: Start) -> None:
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_second_signal_during_a_batch_exits_with_its_status(start: Start, second: signal.Signals) -> None:
     server = start("--engine", "torch")
     lines = ["The cat sees a dog. " * 4] * 1_000
     body = {"text": lines, "beam_size": 32}
@@ -159,7 +160,7 @@ def test_a_second_signal_during_a_batch_exits_with_its_status(start: Start) -> N
     server.process.send_signal(signal.SIGTERM)
     server.wait_for_draining()
     time.sleep(COPY_SECONDS)
-    server.process.send_signal(signal.SIGTERM)
+    server.process.send_signal(second)
     assert server.process.wait(TIMEOUT) == 143
     assert server.log.read_text().splitlines()[1:] == ["nmt: interrupted"]
 
