@@ -156,7 +156,7 @@ def test_losses_are_those_of_single_pairs(train: Train, nmt: Nmt, recipe: Path) 
     shutil.rmtree(checkpoint_directory(run, 10))
     status, _, err = nmt("replay", run, "--step", 9, "--verify")
     assert status == 2
-    assert f"{run} has no checkpoint at or after update 9; --verify needs one; remove --verify" in one_line(err)
+    assert f"{run} has no checkpoint at or after update 9; --verify needs one; leave out --verify" in one_line(err)
 
 
 @pytest.mark.slow
