@@ -36,8 +36,9 @@ def plan(
     this machine, which must be otherwise idle. The time has a 95% confidence interval, which assumes that the speed
     does not change.
 
-    Without prepared text, only model size and disk space are known; run `nmt prepare RECIPE` first. A full forecast is
-    saved in the run directory, unless `nmt train` rejects the recipe; the report of `nmt run` compares it with the run.
+    Without prepared text, only model size and disk space are known; run `nmt prepare RECIPE` first. With it, the
+    forecast is saved in the run directory, unless `nmt train` rejects the recipe; the report of `nmt run` compares it
+    with the run.
     """
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
     require_own_files(loaded.directory, ())

@@ -52,7 +52,8 @@ class DataRecipe(Section):
     invalid_utf8: Literal["error", "replace"] = "error"
     """For bytes that are not UTF-8: stop with an error that names the file and line, or insert U+FFFD."""
     max_tokens: PositiveInt = 256
-    """Maximum length of a training sentence in subword tokens; longer pairs are dropped."""
+    """Maximum length of a sentence in subword tokens. Longer training pairs are dropped (see `long_sources`), and in
+    translation, longer lines are split (see `decode.long_lines`)."""
     long_sources: Literal["drop", "truncate"] = "drop"
     """Pairs whose source is longer than `max_tokens`: drop them, or truncate the source, for summarization. Set both
     this and `decode.long_lines` to `truncate`, or neither."""
@@ -263,7 +264,7 @@ class TrainRecipe(Section):
     keep_last: PositiveInt = 5
     """Keep the newest N checkpoints."""
     keep_best: NonNegativeInt = 1
-    """Also keep the best N. They count toward `keep_last` unless `validate_every` is a multiple of `save_every`."""
+    """Also keep the best N. Those that `save_every` would not save count toward `keep_last` while they are new."""
     best_metric: Literal["loss", "nll", "bleu"] = "loss"
     """Criterion for the best checkpoints: validation loss (with label smoothing), negative log-likelihood or BLEU."""
     patience: NonNegativeInt = 0

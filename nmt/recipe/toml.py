@@ -179,7 +179,7 @@ class _DecodeSection(Section):
 
 
 def dump_recipe(recipe: Recipe | ClassificationRecipe) -> str:
-    """Format a recipe as TOML with all options; `parse_recipe` restores it."""
+    """Format a recipe as TOML with all options; loading it restores the recipe."""
     return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
 
 

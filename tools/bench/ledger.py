@@ -1,4 +1,4 @@
-"""The ledger of measurements: `results.json` stores the newest per goal and machine, `RESULTS.md` shows all."""
+"""The ledger of measurements: `results.json` stores them, see `add_entries`, and `RESULTS.md` shows them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ which measurements before 2026-11-29 label MB.
 
 
 def read_ledger(folder: Path = HOME) -> list[Entry]:
-    """Return the newest measurement of each goal and machine, oldest first; raises UserError for an unreadable file."""
+    """Return the measurements of a ledger, oldest first; raises UserError for an unreadable file."""
     path = folder / "results.json"
     try:
         entries: list[Entry] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []

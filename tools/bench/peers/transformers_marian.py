@@ -58,7 +58,7 @@ def build_model(workload: Workload, seed: int = 1) -> MarianMTModel:
 
 
 def train(workload: Workload, clock: Clock) -> None:
-    """Train with fused Adam on batches of similar length, as with `group_by_length`."""
+    """Train with fused Adam. By default, batches have pairs of similar length, as with `group_by_length`."""
     torch.set_num_threads(workload.threads)
     model = build_model(workload).train()
     optimizer = _optimizer(model)
