@@ -74,12 +74,9 @@ def train(
     On several GPUs: torchrun --nproc-per-node 8 -m nmt bench train big
     """
     require_output("--json", json_file, [Path(model)], replaces=b'"kind": "train"')
-    options: dict[str, Any] = {
-        "batch_tokens": batch_tokens,
-        "micro_batch_tokens": micro_batch_tokens,
-        "precision": precision,
-    }
-    options |= {"device": device, "threads": threads, "compile": None if compiled is None else str(compiled).lower()}
+    options: dict[str, object] = {"batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
+    options |= {"precision": precision, "device": device, "threads": threads}
+    options["compile"] = None if compiled is None else str(compiled).lower()
     train_overrides = [f"train.{name}={value}" for name, value in options.items() if value is not None]
     spec = find_model_spec(model, [*(overrides or ()), *train_overrides], vocab_size)
     with start_world(spec.recipe.train.device, "rerun the command") as world, tempfile.TemporaryDirectory() as folder:

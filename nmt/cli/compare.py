@@ -85,9 +85,8 @@ def compare(
     """
     output = output_format(output, as_json)
     if baseline.is_dir():
-        text_options = {"--ref": ref, "--test-set": test_set, "--lang-pair": lang_pair, "--lang": lang}
-        metric_options = {"--tokenize": tokenize, "--lowercase": lowercase, "--chrf-lowercase": chrf_lowercase}
-        _reject_options_of_files({**text_options, **metric_options})
+        _reject_options_of_files({"--ref": ref, "--test-set": test_set, "--lang-pair": lang_pair, "--lang": lang})
+        _reject_options_of_files({"--tokenize": tokenize, "--lowercase": lowercase, "--chrf-lowercase": chrf_lowercase})
         _compare_runs([baseline, *others], metrics, resamples, trials, plot, output)
         return
     if plot is not None:

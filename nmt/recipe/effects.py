@@ -272,7 +272,9 @@ def require_training_effect(recipe: ClassificationRecipe) -> None:
 
 def _require(needs: tuple[_Need[Options], ...], options: Options, recipe: Section) -> None:
     for need in needs:
-        for name in () if need.has_effect(options) else need.options:
+        if need.has_effect(options):
+            continue
+        for name in need.options:
             section, option = name.split(".")
             if option in _changed(getattr(recipe, section)):
                 raise ValueError(f"{name} has no effect {need.problem}, or remove {name}")
