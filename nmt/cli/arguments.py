@@ -47,7 +47,7 @@ def file_path(name: str | Path) -> Path:
 
 
 def complete_recipe() -> list[str]:
-    """Return the names of the packaged recipes, and the recipes here; shells complete other paths without matches."""
+    """Return the packaged recipes and the TOML files in this directory; shells complete other paths if none matches."""
     return [*packaged_files(), *map(str, Path().glob("*.toml"))]
 
 

@@ -29,7 +29,8 @@ def export(
     sample: Annotated[
         Path | None,
         typer.Option(
-            help="Sentences for the parity check, one per line; - is standard input (default: validation or random)."
+            help="Sentences for the parity check, one per line; - is standard input (default: the validation set, or "
+            "random tokens)."
         ),
     ] = None,
     license_id: Annotated[

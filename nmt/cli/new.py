@@ -23,11 +23,11 @@ from nmt.streams.output_checks import require_new_file
 from nmt.text.languages import SHORT_CODES
 from nmt.text.lines import read_lines, read_plain_text, require_lines, require_same_length
 
-_FILE = "Alternative: one file of both: TSV, .tmx, .jsonl or .parquet."
+_FILE = "One file with both sides instead: TSV, .tmx, .jsonl or .parquet."
 _KINDS = {".tmx": "tmx", ".json": "jsonl", ".jsonl": "jsonl", ".parquet": "parquet"}
 _COMPRESSED = (".gz", ".xz", ".zst")
 
-# Roughly, with the vocabularies of `nmt.recipe.starter`, in European and in other languages.
+# Approximate, with the vocabularies of `nmt.recipe.starter`; the first is for European languages.
 _CHARACTERS_PER_TOKEN = 4.0
 _CHARACTERS_PER_TOKEN_OF = {"ja": 1.5, "ko": 2.0, "zh": 1.5, **dict.fromkeys(("km", "lo", "my", "th"), 3.0)}
 
@@ -121,7 +121,7 @@ class _Text:
         return num_lines[0], characters, len(alphabet)
 
     def _read(self, path: Path, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
-        """Yield each line in a list, or each pair; raises UserError for a line of TSV without a tab."""
+        """Yield each line of one side, in a list, or each pair of both; raises UserError for TSV without a tab."""
         if len(self.files) == 2:
             yield from ([line] for line in read_plain_text(path))
             return

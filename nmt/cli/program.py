@@ -61,7 +61,7 @@ class Command:
     summary: str
 
     def load(self, name: str) -> Any:
-        """Import the command."""
+        """Import the module and return its command or group of commands. name: for its usage line"""
         loaded: typer.Typer | Callable[..., None] = getattr(import_module(self.module), self.attribute)
         if isinstance(loaded, typer.Typer):
             for subcommand in loaded.registered_commands:

@@ -77,7 +77,8 @@ def average(
 ) -> None:
     """Average the weights of several checkpoints of a run into one model directory.
 
-    Or of several models with a common initial model, such as a model before and after fine-tuning.
+    Several models can also be averaged if they have a common initial model, such as a model before and after
+    fine-tuning.
     """
     of_run = {"--last": last is not None, "--best": best is not None, "--ema": ema}
     require_at_most_one(of_run)

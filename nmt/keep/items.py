@@ -40,7 +40,8 @@ _ATTACHED = UNSPACED + "\uac00-\ud7a3"
 _WORD = rf"[^\W{_ATTACHED}]"
 _REST_OF_WORD = re.compile(rf"[^\s{_ATTACHED}]*")
 _MAX_REST = 100  # characters
-# Characters next to a text of symbols, such as && or +, that are not part of a longer text such as x+y.
+# Characters that may stand next to a fixed text of symbols, such as && or +. Next to others, as in x+y, it is part of a
+# longer text.
 _AROUND_SYMBOLS = (
     rf"\s{_ATTACHED}/()\[\]{{}}\"'\u00ab\u00bb\u2018-\u201f\u2039\u203a"
     r"\u3001-\u3011\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
@@ -171,8 +172,8 @@ class ItemGrammar:
 def is_newly_joined(source: Item, line: str, target: Item, translation: str) -> bool:
     """Return whether an item that stands alone in a line is joined to letters in its translation.
 
-    These are a number or placeholder next to a letter, and a fixed text within a word, even after a hyphen. In the
-    translation, only letters with case count: Korean and Arabic attach words to numbers without a space.
+    Joined are a number or placeholder next to a letter, and a fixed text within a word, even after a hyphen. In the
+    translation, only letters with case count, because Korean and Arabic attach words to numbers without a space.
     """
     if source.kind not in ("numbers", "placeholders", FIXED):
         return False

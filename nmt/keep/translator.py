@@ -267,7 +267,7 @@ class PreservingTranslator:
     def _search_again(
         self, lines: Sequence[_Line], n_best_lists: Sequence[Sequence[Translation]], kept: list[list[Translation]]
     ) -> None:
-        """Search lines without a translation in `kept` again, with the items that the best translation lacks."""
+        """Repeat the search for lines without a translation in `kept`; require items that the first one lacks."""
         inputs: dict[int, TranslatorInput] = {}
         for i, line in enumerate(lines):
             if kept[i]:

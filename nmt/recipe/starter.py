@@ -122,7 +122,7 @@ def starter_recipe(
     tokens: int,
     alphabet: int,
 ) -> StarterRecipe:
-    """Write a recipe for a corpus, with comments that explain the choices.
+    """Return a recipe for a corpus, with comments that explain the choices.
 
     name:         of the recipe; invalid characters are replaced
     languages:    source and target

@@ -84,7 +84,7 @@ def _problems(error: ValidationError, root: type[BaseModel]) -> Iterator[tuple[s
 
 
 def _describe_problem(where: str, problems: Sequence[ErrorDetails], root: type[BaseModel]) -> str:
-    """Describe the errors of an option: one for each type of a union."""
+    """Describe the errors of an option. An option of a union type has one error for each type."""
     problem = problems[0]
     if problem["type"] in ("union_tag_not_found", "union_tag_invalid"):
         kind = problem["input"].get("kind")

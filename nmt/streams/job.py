@@ -95,7 +95,7 @@ class TranslationJob:
             if summarize is not None:  # after the output is complete, in case stderr is closed
                 summarize()
 
-    def _missing_format(self) -> str:
+    def _mismatched_format(self) -> str:
         """Return the expected format of the complete output if its first nonempty line has another one, else ""."""
         line = next(filter(None, read_lines(self.output.path)), "")
         if not line:
@@ -146,7 +146,7 @@ class TranslationJob:
         done = self.output.count_finished()
         if done is None:
             return False
-        expected = "an n-best list" if done < 0 else self._missing_format()
+        expected = "an n-best list" if done < 0 else self._mismatched_format()
         if expected:
             raise UserError(
                 f"{self.output.path} is not {expected}; --resume needs an output with the same options; choose "

@@ -59,7 +59,7 @@ def format_of_file(path: Path) -> Format | None:
         )
     if endings and endings[-1] in (*_TEST_SETS, *_LOCALIZATION, *_TYPESETTING):
         if endings[-1] in _TEST_SETS:
-            remedy = "--input-format html translates the text between tags, data.test of a recipe also scores it"
+            remedy = "use --input-format html to translate the text between tags, or data.test of a recipe to score it"
         elif endings[-1] in _TYPESETTING:
             remedy = "convert it to HTML, or choose a format with --input-format or --output-format"
         else:
@@ -144,13 +144,13 @@ class Record:
 class RecordReader:
     """Parses input lines.
 
-    column: TSV column of the text, from 0, or its name in the header
-    field:  JSON Lines field of the text; a dot addresses a nested field, unless a field has the full name
-    header: whether the first TSV line names the columns
-    names:  the column names; None until the header is read
-    context: document context that the model uses
+    column:   TSV column of the text, from 0, or its name in the header
+    field:    JSON Lines field of the text; a dot addresses a nested field, unless a field has the full name
+    header:   whether the first TSV line names the columns
+    names:    the column names; None until the header is read
+    context:  document context that the model uses
     is_given: whether the user gave the format; otherwise, plain text that looks like another format gives a warning
-    written: fields that the output adds to JSON Lines, see `written_fields`; () for other outputs
+    written:  fields that the output adds to JSON Lines, see `written_fields`; () for other outputs
     """
 
     format: Format

@@ -73,7 +73,7 @@ an idle machine. Environments are created in NMT_BENCH_CACHE, by default in the 
 systems and their tasks:
 {SYSTEMS}
 
-All commands but install, data and learn update tools/bench/RESULTS.md and results.json.
+All commands except install, data and learn update tools/bench/RESULTS.md and results.json.
 
 exit status: 0 success, 1 failed, 2 invalid command line
 """

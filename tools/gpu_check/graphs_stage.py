@@ -98,7 +98,7 @@ def _compare(
     rows = [[name, f"{one:.3f}", f"{two:.3f}", f"{tokens / two:,.0f}"] for name, (one, two) in seconds.items()]
     head = ["search", "seconds, first", "seconds, again", "tokens/s, again"]
     results.table(f"{precision}, beam {options.beam_size}, {len(found['captured'])} sentences", head, rows)
-    row = (f"{precision}: captured steps", "all that occur three times")
+    row = (f"{precision}: captured steps", "all shapes that occur three times")
     actual = f"{recorder.captured - recorder.failed} of {recorder.captured} in {recorder.seconds:.2f} s"
     if settings.on_gpu:
         results.check(*row, actual, recorder.captured > 0 and not recorder.failed)

@@ -139,7 +139,7 @@ def _plant(target: _Target, marker: Path) -> None:
 
 def _check_exit(result: CommandResult) -> str | None:
     """Return a problem unless the command succeeded or printed a one-line error."""
-    if result.traceback:
+    if result.has_traceback:
         return f"traceback ({result.summary})"
     if result.status == 0 or (result.status in (1, 2) and len(result.error_lines) == 1):
         return None

@@ -36,7 +36,7 @@ Item = TypeVar("Item")
 
 def check_completed(result: CommandResult, run: Path, reference: Path) -> str | None:
     """Return a problem unless a restarted run completed like the reference."""
-    if result.status != 0 or result.traceback:
+    if result.status != 0 or result.has_traceback:
         return f"the restart failed: {result.summary}"
     different = differences(run, reference)
     return f"the result differs from the fault-free run: {', '.join(different)}" if different else None
@@ -179,7 +179,7 @@ def disk_full(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
 def _check_disk_full_error(result: CommandResult) -> str | None:
     if result.status != 1:
         return f"expected status 1 ({result.summary})"
-    if result.traceback:
+    if result.has_traceback:
         return f"traceback ({result.summary})"
     if len(result.error_lines) != 1 or "full" not in result.error_lines[0]:
         return f"expected a one-line error about the full disk, got: {' / '.join(result.error_lines) or 'nothing'}"

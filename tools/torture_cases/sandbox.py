@@ -114,7 +114,7 @@ class CommandResult:
         return [line for line in self.stderr.split("\n") if line.startswith("nmt: ")]
 
     @property
-    def traceback(self) -> bool:
+    def has_traceback(self) -> bool:
         """Whether stderr has a traceback."""
         return "Traceback (most recent call last)" in self.stderr
 

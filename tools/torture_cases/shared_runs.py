@@ -59,7 +59,7 @@ def _changed_corpus(sandbox: Sandbox) -> Trial:
 
 
 def _refuses_text(result: CommandResult, corpus: list[Path]) -> str | None:
-    if result.status in (0, None) or result.traceback or len(result.error_lines) != 1:
+    if result.status in (0, None) or result.has_traceback or len(result.error_lines) != 1:
         return f"expected a one-line error about the changed corpus ({result.summary})"
     named = any(path.name in result.error_lines[0] for path in corpus) or "corpus" in result.error_lines[0]
     return None if named else f"the error does not name the corpus ({result.summary})"

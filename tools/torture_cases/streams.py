@@ -65,7 +65,7 @@ class _Translation:
 
 
 def _refused(result: CommandResult, *words: str) -> str | None:
-    if result.status not in (1, 2) or result.traceback:
+    if result.status not in (1, 2) or result.has_traceback:
         return f"expected an error with status 1 or 2 and no traceback ({result.summary})"
     if len(result.error_lines) != 1 or any(word not in result.error_lines[0] for word in words):
         return f"expected a one-line error with {', '.join(words)} ({result.summary})"
