@@ -260,15 +260,16 @@ def _record(options: argparse.Namespace) -> None:
 
 def _update_ledger(options: argparse.Namespace) -> None:
     if options.add is None:
-        return write_results(options.ledger)
+        write_results(options.ledger)
+        return
     if not (options.add / "results.json").is_file():
         raise UserError(f"{options.add} has no results.json; --add must be the folder of a ledger; correct it")
     known = read_ledger(options.ledger)
     added = [entry for entry in read_ledger(options.add) if entry not in known]
     add_entries(added, options.ledger)
     kept = sum(entry in added for entry in read_ledger(options.ledger))
-    older = f"; left out {len(added) - kept}, because the ledger has newer ones" * (kept < len(added))
-    return say(f"added {counted(kept, 'measurement')}{older}")
+    older = f"; left out {len(added) - kept}, because the ledger has newer ones" if kept < len(added) else ""
+    say(f"added {counted(kept, 'measurement')}{older}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -103,7 +103,7 @@ def _set_up(settings: Settings, wheels: Path, target: Path) -> None:
     results.check("the packages of pyproject.toml", "all", f"missing: {names}" if names else "all", not lacking)
     results.note(f"Python {sys.version.split()[0]}, torch {present.get('torch')}.")
     commands = packages.download_commands(lacking)
-    results.note(f"Download for --wheels ({'missing packages, ' * bool(lacking)}other systems):\n")
+    results.note(f"Download for --wheels ({'missing packages, ' if lacking else ''}other systems):\n")
     results.note("\n".join(["```bash", *commands, "```"]))
     if lacking:
         say(f"missing packages: {names}; download them for --wheels on a machine with a network:")

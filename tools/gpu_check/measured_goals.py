@@ -128,7 +128,9 @@ def _run(command: Sequence[str]) -> str:
 
 def _times_and_scores(entry: Entry) -> Iterator[str]:
     """Describe the time and the BLEU of each system that translated a file."""
-    for side in (entry["ours"], entry["theirs"]) if entry.get("work", {}).get("task") == "file" else ():
+    if entry.get("work", {}).get("task") != "file":
+        return
+    for side in (entry["ours"], entry["theirs"]):
         seconds, bleu = entry["work"]["num_lines"] / median(side["rates"]), side["settings"]["BLEU"]
         yield f"{side['name']}: {seconds:.2f} s (median), BLEU {bleu}."
 
@@ -147,7 +149,7 @@ def _text_options(settings: Settings) -> list[str]:
     """Return the options that name and describe the prepared text of comparisons; prepares the text if missing."""
     given = settings.data
     note = "Text: raw files of --data." if given else "Text: the built-in toy corpus."
-    folder = settings.folder("work") / f"comparison-text{'-given' * bool(given)}"
+    folder = settings.folder("work") / ("comparison-text-given" if given else "comparison-text")
     if not (folder / "vocab.txt").exists():
         raw = Path(given) if given else _write_toy_corpus(settings)
         vocabulary = "8000" if given else settings.pick("3000", "400")
