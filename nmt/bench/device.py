@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,9 +15,6 @@ from torch.nn import functional as F
 
 from nmt.bench.flops import Matmul
 from nmt.devices.precision import ComputeType, torch_dtype
-
-if sys.platform != "win32":
-    import resource
 
 # A matmul is repeated for about this long per measurement; the fastest measurement counts.
 _SECONDS_PER_MEASUREMENT = 0.05
@@ -49,8 +47,6 @@ def peak_memory(device: torch.device) -> int:
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):  # missing in some sandboxes
                 return int(line.split()[1]) * 1024
-    if sys.platform == "win32":
-        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

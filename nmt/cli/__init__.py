@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from contextlib import suppress
 from types import FrameType
 
@@ -16,6 +17,8 @@ def main() -> None:
 
     The commands are imported here because worker processes import this module too, and most need none of them.
     """
+    if sys.platform == "win32":  # no POSIX signals, file locks and pipes
+        sys.exit("nmt: Windows is not supported; use Linux or macOS, or the Windows Subsystem for Linux")
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)  # read once, when torch is imported
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # finding them takes 10 ms

@@ -345,8 +345,7 @@ class _ShardSampler:
 
 def _with_low_priority(make_sampler: partial[_ShardSampler]) -> _ShardSampler:
     """Lower the priority of a worker process and make its sampler."""
-    if hasattr(os, "nice"):
-        os.nice(_NICENESS)
+    os.nice(_NICENESS)
     return make_sampler()
 
 

@@ -11,9 +11,9 @@ is renamed to its final name.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -29,9 +29,6 @@ from nmt.recipe import ModelRecipe
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe, require_transformer
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import MANIFEST, CorruptError, file_sha256, verify_directory, write_directory
-
-if sys.platform != "win32":
-    import fcntl
 
 _VERSION = 2  # of the conversion code; increment it when conversions change
 _STALE_SECONDS = 86_400.0  # older staging folders belong to dead processes: a conversion takes minutes
@@ -88,7 +85,7 @@ def _open_lock(model: Path) -> AbstractContextManager[IO[bytes] | None]:
 
 def _lock(file: IO[bytes] | None, *, exclusive: bool) -> None:
     """Wait for the lock, which replaces the current one; do nothing if locks are not supported."""
-    if file is not None and sys.platform != "win32":
+    if file is not None:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
 

@@ -7,7 +7,6 @@ import gc
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -156,9 +155,6 @@ def _context(modules: Iterable[str]) -> BaseContext:
 @contextmanager
 def _signals_deferred() -> Iterator[None]:
     """Defer signals that end a command: a worker that is still starting when the pool ends prints a traceback."""
-    if sys.platform == "win32":
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         # First runs the handlers of signals that have arrived, which may raise.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -16,9 +16,6 @@ from pathlib import Path
 from typing import IO
 
 from nmt.errors import UserError, describe_write_error
-
-if sys.platform != "win32":
-    import fcntl
 
 LOCK_FILE = ".lock"
 _LOCK_START = "process "  # followed by the process id
@@ -125,13 +122,12 @@ def _lock(path: Path) -> IO[str]:
             if attempt == _ATTEMPTS:
                 raise
             continue
-        if sys.platform != "win32":
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = _holder(file)
-                file.close()
-                raise _in_use(path.parent, holder) from None
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(file)
+            file.close()
+            raise _in_use(path.parent, holder) from None
         if _is_at(path, file):
             break
         file.close()  # the previous holder removed it meanwhile

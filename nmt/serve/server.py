@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import sys
@@ -23,9 +24,6 @@ from nmt.serve.app import build_app
 from nmt.serve.libretranslate import shadowed_models
 from nmt.serve.messages import JsonLine
 from nmt.serve.service import Service
-
-if sys.platform != "win32":
-    import resource
 
 HEADER_TIMEOUT = 10
 """Seconds until a request head must be complete, after connecting or after the previous response."""
@@ -150,8 +148,6 @@ class _JoinedWrites:
 
 def max_connections() -> int:
     """Return half the limit on open files. If the process reached that limit, new clients would get no response."""
-    if sys.platform == "win32":
-        return _OPEN_FILES // 2
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (_OPEN_FILES if limit == resource.RLIM_INFINITY else limit) // 2
 

@@ -40,11 +40,11 @@ def require_not_input(option: str, out: Path, inputs: Iterable[Path | None]) -> 
 
 
 def _is_file_or_pipe(status: os.stat_result) -> bool:
-    """Return whether this is a regular file, or a pipe identified by its inode; on Windows, all pipes have inode 0.
+    """Return whether this is a regular file or a pipe.
 
     False for terminals and sockets, which are often both standard input and standard output.
     """
-    return stat.S_ISREG(status.st_mode) or (stat.S_ISFIFO(status.st_mode) and status.st_ino != 0)
+    return stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)
 
 
 def is_standard_output(path: Path) -> bool:

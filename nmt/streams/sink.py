@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
-import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +15,6 @@ from nmt.errors import UserError, describe_write_error
 
 if TYPE_CHECKING:
     from zlib import _Compress
-
-if sys.platform != "win32":
-    import fcntl
 
 _GZIP = 31  # wbits of zlib: the largest window, with gzip header and trailer
 
@@ -35,12 +32,10 @@ def write_errors(name: str) -> Iterator[None]:
 
 
 def lock(file: FileIO) -> bool:
-    """Lock a file until it is closed; return False on Windows and on file systems without locks.
+    """Lock a file until it is closed; return False on file systems without locks.
 
     Raises BlockingIOError if another process has locked it.
     """
-    if sys.platform == "win32":
-        return False
     try:
         # Not a POSIX record lock: closing any descriptor of the file would release it.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

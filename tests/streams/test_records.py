@@ -59,7 +59,9 @@ def test_the_extension_determines_the_format(name: str, expected: Format | None)
 
 @pytest.mark.parametrize("name", ["newstest.sgm", "newstest.XML", "newstest.sgm.gz"])
 def test_test_sets_of_wmt_are_refused(name: str) -> None:
-    with pytest.raises(CommandError, match="is not supported, as its markup would be translated; --input-format html"):
+    with pytest.raises(
+        CommandError, match="is not supported, as its markup would be translated; use --input-format html"
+    ):
         format_of_file(Path(name))
 
 
