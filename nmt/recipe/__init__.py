@@ -59,7 +59,7 @@ from nmt.recipe.toml import (
     parse_saved_recipe,
     revalidate,
 )
-from nmt.recipe.validation import explain
+from nmt.recipe.validation import explain, requirement
 
 __all__ = [
     "NO_CONTEXT",
@@ -116,5 +116,6 @@ __all__ = [
     "parse_saved_recipe",
     "require_length_penalty_effect",
     "revalidate",
+    "requirement",
     "upgrade_options",
 ]

@@ -106,7 +106,7 @@ def _describe_problem(where: str, problems: Sequence[ErrorDetails], root: type[B
         is_named = _is_section(_annotation(problem["loc"], root)) or where.rpartition(".")[2] in message
         return message if is_named else f"{where}: {message}"
     return (
-        f"{where} = {problem['input']!r}; it must {' or '.join(map(_requirement, problems)).replace(' or be ', ' or ')}"
+        f"{where} = {problem['input']!r}; it must {' or '.join(map(requirement, problems)).replace(' or be ', ' or ')}"
     )
 
 
@@ -131,7 +131,7 @@ def _nearest(name: str, known: Sequence[str], similarity: float = 0.6) -> str | 
     return next(iter(near + initials), None)
 
 
-def _requirement(problem: ErrorDetails) -> str:
+def requirement(problem: ErrorDetails) -> str:
     """Describe valid values, from the type and message of a pydantic error."""
     if problem["type"] in _EXPECTED:
         return f"be {_EXPECTED[problem['type']]}"

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from nmt.keep.items import Kind
+from nmt.recipe import requirement
 from nmt.serve.documents import TextFormat
 from nmt.serve.forms import MULTIPART, URL_ENCODED, media_type, parse_form, parse_query
 from nmt.text.clean import valid_unicode
@@ -31,6 +32,15 @@ _MAX_PHRASE = 1_000  # characters; more could block all other requests while phr
 _MAX_PREFIX = 10_000
 _MAX_FIELDS = 1_000  # of an object; listing 80,000 unknown fields as errors blocks all other requests for seconds
 _MAX_BEAM_SIZE = 32  # time and memory of a request grow with it
+# Descriptions of invalid fields, by the error types of pydantic, where those of recipes do not fit JSON.
+_PROBLEMS = {
+    "missing": "is missing",
+    "extra_forbidden": "is unknown",
+    "dict_type": "must be an object",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "string_type": "must be a string",
+}
 
 
 def _valid(value: object) -> object:
@@ -190,10 +200,12 @@ def check_fields(fields: dict[str, Any], kind: type[Message]) -> Message:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"] if part != "[key]").rstrip(". ")
-        problem = first["msg"].removeprefix("Value error, ")
-        raise HTTPException(400, f"{field}: {problem}; see the schema in /openapi.json") from error
+        first = error.errors(include_url=False, include_input=False)[0]  # others may be many, and inputs long
+        field = ".".join(str(part) for part in first["loc"] if part != "[key]").rstrip(". ") or "the name of a field"
+        problem = _PROBLEMS.get(first["type"]) or f"must {requirement(first)}"
+        if first["type"] == "value_error":
+            problem = first["msg"].removeprefix("Value error, ")
+        raise HTTPException(400, f"{field} {problem}; see the schema in /openapi.json") from error
 
 
 def _parse_any(content_type: str, query: bytes, body: bytes) -> dict[str, Any]:

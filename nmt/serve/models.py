@@ -264,7 +264,8 @@ class ServedModel:
         try:
             decode = DecodeRecipe.model_validate(self.decode.model_dump() | changes)
         except ValidationError as error:
-            raise UserError(explain(error)) from error
+            problem = explain(error).replace("decode.bias", "preferred").replace("decode.", "")  # names of fields
+            raise UserError(problem) from error
         changed = [name for name in ("beam_size", "length_alpha") if changes[name] != getattr(self.decode, name)]
         ineffective = ineffective_option(changed, decode, has_ensemble=False, needs_alignments=True)
         if ineffective:

@@ -112,4 +112,4 @@ def test_languages_that_cannot_be_told_apart_are_an_error(languages: tuple[str, 
 def test_a_request_to_detect_needs_a_text() -> None:
     response = make_client([("en", "de")]).post("/detect", json={})
     assert response.status_code == 400
-    assert response.json()["error"].startswith("q: Field required")
+    assert response.json()["error"].startswith("q is missing")

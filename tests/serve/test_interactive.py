@@ -65,10 +65,12 @@ def test_attention_with_many_weights_is_refused(client: TestClient, monkeypatch:
     assert (response.status_code, response.json()["error"]) == (413, message)
 
 
-def test_the_number_of_samples_is_limited(model: Path) -> None:
+def test_a_server_that_samples_limits_their_number_and_refuses_preferred_phrases(model: Path) -> None:
     search = DecodeRecipe(sampling=True)
     with serve_model(Translator.load(model, "cpu", "fp32", search), search) as client:
         answers = [client.post("/v1/translate", json={"text": LINE, "n_best": count}) for count in (32, 33)]
+        refused = client.post("/v1/translate", json={"text": LINE, "preferred": {"cat": 1.0}})
+    assert refused.json()["error"] == "preferred has no effect with sampling; remove one of them"
     assert len(answers[0].json()["translations"][0]) == 32
     assert (answers[1].status_code, answers[1].json()["error"]) == (
         400,
@@ -114,14 +116,14 @@ def test_attention_has_the_tag_of_the_request(client: TestClient, translator: Tr
         ({"text": LINE, "attention": True, "context": ["Hi."]}, "attention and context are mutually exclusive"),
         ({"text": LINE, "attention": True, "stream": True}, "attention needs a request with one text"),
         ({"text": "the cat sees a dog. " * 20, "attention": True}, "the line is split"),
-        ({"text": LINE, "attention": "much"}, "attention: "),
-        ({"text": LINE, "prefix": "a" * 10_001}, "prefix: String should have at most 10000 characters"),
-        ({"text": LINE, "forbidden": ["a" * 1_001]}, "forbidden.0: String should have at most 1000 characters"),
-        ({"text": LINE, "glossary": [["a", "b" * 1_001]]}, "glossary.0.1: must be at most 100 texts of at most 1,000"),
-        ({"text": LINE, "glossary": [["a", ["b"] * 101]]}, "glossary.0.1: must be at most 100 texts of at most 1,000"),
+        ({"text": LINE, "attention": "much"}, "attention must be true or false"),
+        ({"text": LINE, "prefix": "a" * 10_001}, "prefix must have at most 10000 characters"),
+        ({"text": LINE, "forbidden": ["a" * 1_001]}, "forbidden.0 must have at most 1000 characters"),
+        ({"text": LINE, "glossary": [["a", "b" * 1_001]]}, "glossary.0.1 must be at most 100 texts of at most 1,000"),
+        ({"text": LINE, "glossary": [["a", ["b"] * 101]]}, "glossary.0.1 must be at most 100 texts of at most 1,000"),
         ({"text": LINE, "alternatives": True, "n_best": 33}, "n_best is 33; it must be at most 32; request fewer"),
-        ({"text": LINE, "beam_size": 0}, "beam_size: "),
-        ({"text": LINE, "length_alpha": "x"}, "length_alpha: "),
+        ({"text": LINE, "beam_size": 0}, "beam_size must be"),
+        ({"text": LINE, "length_alpha": "x"}, "length_alpha must be a number"),
     ],
 )
 def test_invalid_requests_get_status_400(client: TestClient, fields: dict[str, Any], message: str) -> None:
