@@ -76,7 +76,10 @@ def serve(
     On SIGTERM, SIGUSR1, SIGHUP or Ctrl-C, the server answers all pending requests and exits with status 0.
     """
     if max_lines > queue_lines:
-        raise CommandError(f"--max-lines is {max_lines}; it must be at most --queue-lines ({queue_lines}); change one")
+        raise CommandError(
+            f"a request may have {max_lines} lines (--max-lines), but a queue only {queue_lines} (--queue-lines); "
+            "increase --queue-lines, or reduce --max-lines"
+        )
     if memory is None and memory_limit is not None:
         raise missing_option("--memory-limit", "--memory")
     paths = _paths_by_name(models)
