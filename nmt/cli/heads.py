@@ -27,7 +27,7 @@ from nmt.logs import counted, say
 from nmt.plots.heads import draw_head_removal
 from nmt.processes.distributed import choose_device
 from nmt.recipe import ModelRecipe
-from nmt.storage.model_metadata import warn_of_run
+from nmt.storage.model_metadata import warn_of_missing_tag, warn_of_run
 from nmt.storage.sealed import require_new
 
 Stack = Literal["encoder", "decoder"]
@@ -87,6 +87,7 @@ def heads(
         torch.set_num_threads(threads)
     loaded = load_model(model, choose_device(device))
     warn_of_run(model, loaded.metadata)
+    warn_of_missing_tag(model, loaded.metadata, loaded.metadata.decode.tag, has_option=False)
     num_kept = None if prune is None else _numbers_to_keep(prune, stack, loaded.transformer.recipe)
     analysis = analyze(loaded, sources, references, bleu, curves=plot is not None)
     print_results(analysis.to_dict(), analysis.tables(), "json" if as_json else "text")

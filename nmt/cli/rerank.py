@@ -38,6 +38,7 @@ from nmt.rerank.rerank import (
     parameters_digest,
     save_weights,
 )
+from nmt.storage.model_metadata import read_model_metadata, warn_of_missing_tag
 from nmt.storage.run_folder import find_model, is_replaceable
 from nmt.streams.output_checks import require_output
 from nmt.text.lines import input_name, read_lines, require_lines, require_same_length, warn_of_empty, warn_of_pairs
@@ -125,6 +126,8 @@ def _load_models(models: Sequence[Path], reverse_models: Sequence[Path], device:
         for number, path in enumerate(paths, start=1):
             if name != "model" or languages(path) != (NO_LANGUAGE, tgt_lang):
                 require_languages(f"--{name}", path, pair)
+            metadata = read_model_metadata(find_model(path))
+            warn_of_missing_tag(path, metadata, metadata.decode.tag, has_option=False)
             full_name = name if number == 1 else f"{name}-{number}"
             scorer = TextScorer.load(path, device)
             digest = parameters_digest(find_model(path))

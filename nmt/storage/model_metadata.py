@@ -203,14 +203,14 @@ class _Description(_Table):
     tags: dict[str, str] = Field(default_factory=dict)
 
 
-def warn_of_missing_tag(path: Path, metadata: ModelMetadata, tag: str | None) -> None:
-    """Warn if all training sentences of a model had a tag and none is set."""
+def warn_of_missing_tag(path: Path, metadata: ModelMetadata, tag: str | None, *, has_option: bool = True) -> None:
+    """Warn if all training sentences of a model had a tag and none is set. has_option: whether the command has --tag"""
     if metadata.tags and tag is None and is_first_rank():
         tags = ", ".join(f"{name} ({languages})" for name, languages in metadata.tags.items())
-        warn(
-            f"{path} was trained with a tag before every source sentence, and none is set; set one with --tag "
-            f"(nmt serve: --set tag=TAG): {tags}"
-        )
+        advice = "set one with --tag (nmt serve: --set tag=TAG)"
+        if not has_option:
+            advice = "set one in the model: rerun `nmt run` with decode.tag=TAG"
+        warn(f"{path} was trained with a tag before every source sentence, and none is set; {advice}: {tags}")
 
 
 def warn_of_run(run: Path, metadata: ModelMetadata) -> None:

@@ -101,6 +101,14 @@ def test_each_test_set_is_translated_and_scored_in_its_direction(
         given = (command, run, tmp_path / "news.en", tmp_path / "news.de")
         assert warning in nmt(*given)[2] and warning not in nmt(*given, "--tag", "<2de>")[2]
         assert "tag '<2fr>' is unknown" in nmt(*given, "--tag", "<2fr>")[2]
+    (tmp_path / "nbest").write_text("".join(f"{number}\t0\t{line}\n" for number, line in enumerate(sources, start=1)))
+    (tmp_path / "weights").write_text("[weights]\ngiven = 1\nlength = 0\nmodel = 0\n")
+    heads = ("heads", run, tmp_path / "news.en", tmp_path / "news.de")
+    rerank = ("rerank", run, tmp_path / "news.en", tmp_path / "nbest", "--weights", tmp_path / "weights")
+    warning = warning.replace("set one with --tag", "set one in the model: rerun `nmt run` with decode.tag=TAG: <2de>")
+    assert warning in nmt(*heads)[2] and warning in nmt(*rerank)[2]
+    assert nmt("run", recipe, f"run_dir={run}", "decode.tag=<2de>")[0] == 0
+    assert warning not in nmt(*heads)[2] and warning not in nmt(*rerank)[2]
 
 
 def test_a_model_of_some_tagged_corpora_needs_no_tag(recipe: Path) -> None:
