@@ -217,9 +217,9 @@ class MemoryTranslator:
         translator = self._translator.with_constraints(tag, forbidden, digits=digits, requires=requires)
         return MemoryTranslator(translator, self._memory, settings)
 
-    def fits_beam(self, required: Sequence[Required]) -> bool:
+    def fits_beam(self, item: TranslatorInput) -> bool:
         """See `TextTranslator.fits_beam`."""
-        return self._translator.fits_beam(required)
+        return self._translator.fits_beam(item)
 
     def translate_inputs(self, inputs: Sequence[TranslatorInput], n_best: int | None = None) -> list[list[Translation]]:
         """See `TextTranslator.translate_inputs`; does not change `lines_reused`."""

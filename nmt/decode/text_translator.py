@@ -258,12 +258,14 @@ class TextTranslator(ABC):
 
         return finish
 
-    def fits_beam(self, required: Sequence[Required]) -> bool:
-        """Return whether the beam has more slots than these phrases have tokens; otherwise, outputs often omit words.
+    def fits_beam(self, item: TranslatorInput) -> bool:
+        """Return whether the beam has more slots than the required phrases and glossary terms of a line have tokens.
 
-        Raises UserError if no output can contain the phrases.
+        With fewer, other words are often missing. Raises UserError if no output can contain all of them.
         """
-        options = self._options
+        options, required = self._options, list(item.required)
+        if item.glossary is not None and self._decode.glossary_mode == "constrain":
+            required += item.glossary.required(item.text)
         return num_required_tokens(self._encoder.required(required)) < options.beam_size // options.beam_groups
 
     @property

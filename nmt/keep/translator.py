@@ -274,9 +274,9 @@ class PreservingTranslator:
                 continue
             pairing = line.grammar.pair(line.items, line.grammar.find_target(n_best_lists[i][0].text))
             missing = tuple(map(line.grammar.written, pairing.missing))
-            if not self._can_require((*line.plain.required, *missing)):
-                missing = ()
             item = line.plain._replace(required=(*line.plain.required, *missing))
+            if missing and not self._can_require(item):
+                missing, item = (), line.plain
             adds_numbers = any(extra.kind == "numbers" for extra in pairing.extra)
             if missing or (adds_numbers and not self._may_have_digits(item, self._translator.require)):
                 inputs[i] = item
@@ -287,10 +287,10 @@ class PreservingTranslator:
             if translations:
                 self.fallbacks += Fallbacks(searched=1)
 
-    def _can_require(self, phrases: Sequence[Required]) -> bool:
+    def _can_require(self, item: TranslatorInput) -> bool:
         """Return whether a search with required phrases is better than splitting the line."""
         try:
-            return "required" not in self._translator.unsupported and self._translator.fits_beam(phrases)
+            return "required" not in self._translator.unsupported and self._translator.fits_beam(item)
         except UserError:  # the phrases are too long for any output
             return False
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nmt.decode.glossary import Glossary, Term
+from nmt.decode.task import TranslatorInput
 from nmt.errors import UserError
 from nmt.recipe import TokenizerRecipe
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
@@ -50,12 +52,15 @@ def test_translations_have_the_required_phrases_of_their_line(tokenizers: Tokeni
 def test_required_phrases_fit_a_beam_with_more_slots_than_they_have_tokens(tokenizers: Tokenizers) -> None:
     model = CopyModel(tokenizers.src.vocab_size)
     translator = make_translator(model, tokenizers, beam_size=4, require=["dog"])
-    assert translator.fits_beam(["the old"]) and not translator.fits_beam(["the old", "cat"])
+    cat = Glossary([Term("katze", ("cat",))])
+    assert translator.fits_beam(TranslatorInput("die Katze", required=["the old"]))
+    assert not translator.fits_beam(TranslatorInput("die Katze", required=["the old", "cat"]))
+    assert not translator.fits_beam(TranslatorInput("die Katze", required=["the old"], glossary=cat))
     groups = make_translator(model, tokenizers, beam_size=4, beam_groups=2, n_best=2, require=["dog"])
-    assert not groups.fits_beam(["cat"])
+    assert not groups.fits_beam(TranslatorInput("", required=["cat"]))
     short = make_translator(model, tokenizers, beam_size=8, max_positions=4)
     with pytest.raises(UserError, match=r"the required phrases .* an output has at most 3"):
-        short.fits_beam(["the old cat sees it"])
+        short.fits_beam(TranslatorInput("", required=["the old cat sees it"]))
 
 
 def test_phrases_are_found_within_lines_of_scripts_without_spaces(tmp_path: Path) -> None:

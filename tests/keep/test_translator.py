@@ -108,8 +108,8 @@ def test_items_that_exceed_the_beam_or_the_output_are_not_required() -> None:
     """With too small a beam, other words are often missing."""
 
     class SmallBeam(Script):
-        def fits_beam(self, required: Sequence[Required]) -> bool:
-            if required == ("{long}",):
+        def fits_beam(self, item: TranslatorInput) -> bool:
+            if item.required == ("{long}",):
                 raise UserError("the required phrases exceed the maximum length")
             return False
 

@@ -48,7 +48,7 @@ class NoisyTranslator:
         other.require = self.require if requires else ()
         return other
 
-    def fits_beam(self, required: Sequence[Required]) -> bool:
+    def fits_beam(self, item: TranslatorInput) -> bool:
         """See `TextTranslator.fits_beam`; the beam is always large enough."""
         return True
 
