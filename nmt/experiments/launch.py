@@ -71,9 +71,7 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
         return []
     for run in pending:
         choose_device(run.recipe.train.device)  # before preparing data
-        if run.recipe.directory.exists():
-            with run_lock(run.recipe.directory):  # raises UserError, which names the process
-                pass
+        _require_idle(run)
     slots = _slots(pending[0].recipe, jobs, len(pending))
     with interruptible():
         failed = prepare_data(pending)
@@ -85,12 +83,14 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
 def prepare_data(runs: Sequence[Run]) -> list[Run]:
     """Prepare the data of the runs, once per distinct corpus and reused tokenizer; return the runs that failed.
 
-    Raises UserError, before preparing, if the initial model of a run or another file that its options name is missing.
-    Raises Interrupted after a signal.
+    Raises UserError, before preparing, if another process prepares a run, or if the initial model of a run or another
+    file that its options name is missing. Raises Interrupted after a signal.
     """
     _require_one_process()
     for run in runs:
         _require_inputs(run)
+        if not _is_prepared(run):
+            _require_idle(run)
     groups: dict[str, list[Run]] = {}
     for run in runs:
         options = {**preparation_options(run.recipe), "root": str(run.recipe.data.root)}
@@ -263,6 +263,13 @@ def _require_options_of_finished(recipe: Recipe) -> None:
             state = TrainState.load(checkpoint)
             if state.limits_reached(recipe.train):
                 require_used_options(recipe, state, checkpoint)
+
+
+def _require_idle(run: Run) -> None:
+    """Raise UserError, which names the process, if another process executes a run."""
+    if run.recipe.directory.exists():
+        with run_lock(run.recipe.directory):
+            pass
 
 
 def _require_inputs(run: Run) -> None:

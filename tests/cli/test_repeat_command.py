@@ -372,9 +372,10 @@ def test_a_killed_sweep_resumes_and_ends_in_the_table(recipe: Path, nmt: Nmt) ->
     assert len(json.loads(Path("out/report.json").read_text())["tests"][0]["variants"][0]["scores"]) == 2
 
 
-def test_a_run_in_progress_is_an_error_before_any_work(recipe: Path, nmt: Nmt) -> None:
+@pytest.mark.parametrize("options", [(), ("--prepare-only",), ("--only", 2)])
+def test_a_run_in_progress_is_an_error_before_any_work(recipe: Path, nmt: Nmt, options: tuple[object, ...]) -> None:
     with run_lock(Path("out/tiny/seed-2")):
-        status, out, err = nmt("repeat", recipe, "--seeds", 2, "-o", "out")
+        status, out, err = nmt("repeat", recipe, "--seeds", 2, "-o", "out", *options)
     assert (status, out) == (1, "") and "out/tiny/seed-2 is in use by another thread of this process" in one_line(err)
     assert not Path("out/tiny/seed-1.log").exists()
 
