@@ -35,6 +35,7 @@ def write_changed(directory: Path, old: str, new: str) -> None:
         ("step = 7", "weights = 7", "origin.weights = 7; it must be a list in brackets"),
         ('src = "en"', "src = 5", "languages.src = 5; it must be text in quotes"),
         ('sides = "source"', "sides = 1", "context.sides = 1; it must be 'source' or 'both'"),
+        ("size = 0", f"size = {2**64}", f"context.size = {2**64}; it must be less than or equal to 1000000"),
         ("beam_size = 4", "beam = 4", "unknown option 'decode.beam'; did you mean 'beam_size'?"),
     ],
 )

@@ -5,7 +5,7 @@ Each section is a frozen pydantic model. The docstring of a field is the documen
 """
 
 from nmt.recipe.classification import ClassificationRecipe, LabeledDataRecipe, Noise
-from nmt.recipe.context import NO_CONTEXT, SEPARATOR, Context, ContextSides
+from nmt.recipe.context import NO_CONTEXT, SEPARATOR, Context, ContextSides, ContextSize
 from nmt.recipe.corpora import (
     NO_LANGUAGE,
     Corpus,
@@ -70,6 +70,7 @@ __all__ = [
     "ClassificationRecipe",
     "Context",
     "ContextSides",
+    "ContextSize",
     "Corpus",
     "DataRecipe",
     "DecodeRecipe",
@@ -115,7 +116,7 @@ __all__ = [
     "parse_recipe",
     "parse_saved_recipe",
     "require_length_penalty_effect",
-    "revalidate",
     "requirement",
+    "revalidate",
     "upgrade_options",
 ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
 
 ContextSides = Literal["source", "both"]
+ContextSize = Annotated[int, Field(ge=0, le=1_000_000)]
 
 SEPARATOR = "<sep>"
 """User symbol of the tokenizers that follows each previous sentence."""

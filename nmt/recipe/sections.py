@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, field_validator, model_validator
 
-from nmt.recipe.context import SEPARATOR, Context, ContextSides
+from nmt.recipe.context import SEPARATOR, Context, ContextSides, ContextSize
 from nmt.recipe.corpora import (
     LANGUAGE_PATTERN,
     NO_LANGUAGE,
@@ -74,7 +74,7 @@ class DataRecipe(Section):
     each pair once."""
     reverse_target: bool = False
     """Train a right-to-left model: target tokens are in reverse order, but output text is not. For `nmt rerank`."""
-    context: NonNegativeInt = 0
+    context: ContextSize = 0
     """Train a document-level model: up to N previous sentences of the document precede each source sentence, each
     followed by `<sep>`. An empty line on both sides ends a document. The oldest sentences are dropped if `max_tokens`
     is exceeded."""

@@ -13,7 +13,17 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from nmt.errors import UserError
 from nmt.logs import is_first_rank, warn
-from nmt.recipe import NO_CONTEXT, NO_LANGUAGE, Context, ContextSides, DecodeRecipe, ModelRecipe, Section, UnicodeForm
+from nmt.recipe import (
+    NO_CONTEXT,
+    NO_LANGUAGE,
+    Context,
+    ContextSides,
+    ContextSize,
+    DecodeRecipe,
+    ModelRecipe,
+    Section,
+    UnicodeForm,
+)
 from nmt.recipe.decoding import FinalDecodeRecipe
 from nmt.storage.description import FORMAT, read_description
 from nmt.storage.run_folder import (
@@ -177,7 +187,7 @@ class _Text(_Table):
 
 
 class _Context(_Table):
-    size: NonNegativeInt = 0
+    size: ContextSize = 0
     sides: ContextSides = "source"
 
 
