@@ -13,6 +13,7 @@ from nmt.cli.arguments import check_inputs, missing_option
 from nmt.cli.metric_options import (
     ChrfLowercaseOption,
     FormatOption,
+    JsonOption,
     LangOption,
     LangPairOption,
     LowercaseOption,
@@ -64,9 +65,6 @@ SentenceLevel = Annotated[
 Comet = Annotated[
     str | None, typer.Option(metavar="COMMAND", help="Add COMET, computed by this comet-score program; needs --src.")
 ]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the scores by system as JSON; with a breakdown, same as --format json.")
-]
 
 
 def evaluate(
@@ -89,7 +87,7 @@ def evaluate(
     sentence_level: SentenceLevel = None,
     comet: Comet = None,
     output: FormatOption = None,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Score translations: one line per system, and the signature of each metric.
 
@@ -125,10 +123,7 @@ def evaluate(
         results = _add_differences(results, evaluated, differences)
     if sentence_level is not None:
         _write_sentence_scores(sentence_level, evaluated)
-    document = results.document()
-    if as_json and len(document) == 1:
-        document = document["systems"]
-    print_results(document, results.tables(), chosen_format)
+    print_results(results.document(), results.tables(), chosen_format)
 
 
 def _add_word_scores(

@@ -36,7 +36,7 @@ def test_json_combines_all_breakdowns(texts: Path, nmt: Nmt) -> None:
 @pytest.mark.slow
 def test_breakdowns_do_not_change_the_scores_in_json(texts: Path, tmp_path: Path, nmt: Nmt) -> None:
     plain = ("evaluate", "--ref", texts / "ref", texts / "good", texts / "poor", "--metrics", "bleu,chrf")
-    scores = json.loads(nmt(*plain, "--json")[1])
+    scores = json.loads(nmt(*plain, "--json")[1])["systems"]
     assert list(scores) == [str(texts / "good"), str(texts / "poor")]
     breakdowns = {
         ("--src", texts / "src", "--by-length"): {"by_source_length"},

@@ -66,7 +66,7 @@ def test_every_score_equals_the_sacrebleu_command(texts: Path, nmt: Nmt, ours: l
     metrics = [] if "-m" in theirs else ["-m", "bleu", "chrf", "ter"]
     expected = by_signature(sacrebleu_command(texts / "ref", "-i", texts / "fair", *metrics, *theirs))
     assert status == 0
-    (scores,) = json.loads(out).values()
+    (scores,) = json.loads(out)["systems"].values()
     assert rounded(scores) == expected
 
 
@@ -74,7 +74,7 @@ def test_every_score_equals_the_sacrebleu_command(texts: Path, nmt: Nmt, ours: l
 def test_several_references_and_systems_equal_the_sacrebleu_command(texts: Path, nmt: Nmt) -> None:
     refs = ["--ref", texts / "ref", "--ref", texts / "ref2"]
     _, out, _ = nmt("evaluate", *refs, *(texts / name for name in SYSTEMS), "--json")
-    found = json.loads(out)
+    found = json.loads(out)["systems"]
     assert list(found) == [str(texts / name) for name in SYSTEMS]
     for name in ("good", "poor"):
         printed = sacrebleu_command(texts / "ref", texts / "ref2", "-i", texts / name, "-m", "bleu", "chrf", "ter")
@@ -87,7 +87,7 @@ def test_intervals_use_the_seed_of_sacrebleu(texts: Path, nmt: Nmt, monkeypatch:
     monkeypatch.setenv("SACREBLEU_SEED", "77")
     _, out, _ = nmt("evaluate", "--ref", texts / "ref", texts / "poor", "--metrics", "bleu", "--json", "--confidence")
     expected = by_signature(sacrebleu_command(texts / "ref", "-i", texts / "poor", "--confidence"))
-    assert rounded(next(iter(json.loads(out).values()))) == expected
+    assert rounded(next(iter(json.loads(out)["systems"].values()))) == expected
     assert "seed:77" in next(iter(expected))
     monkeypatch.setenv("SACREBLEU_SEED", "many")
     status, _, err = nmt("evaluate", "--ref", texts / "ref", texts / "good", "--confidence")
@@ -160,7 +160,7 @@ def test_compound_split_bleu_equals_an_independent_implementation(texts: Path, n
     metrics = "bleu,bleu-tokenized,bleu-compound-split"
     _, out, _ = nmt("evaluate", "--ref", texts / "ref", *systems, "--json", "--lang", "de", "--metrics", metrics)
     reference = ende_bleu_tokens(texts / "ref")
-    for path, (plain, tokenized, split) in zip(systems, json.loads(out).values(), strict=True):
+    for path, (plain, tokenized, split) in zip(systems, json.loads(out)["systems"].values(), strict=True):
         assert split["value"] == pytest.approx(multi_bleu(ende_bleu_tokens(path), reference), abs=1e-9)
         assert len({plain["value"], tokenized["value"], split["value"]}) == 3
         assert "|smooth:none|compounds:split|" in split["signature"]
@@ -199,7 +199,7 @@ def test_a_sacrebleu_test_set_has_source_reference_and_language(texts: Path, cac
     named = ["--test-set", "wmt14/full", "--lang-pair", "en-de"]
     _, out, _ = nmt("evaluate", *named, texts / "fair", "--json", "--metrics", "bleu,bleu-compound-split")
     printed = sacrebleu_command("-t", "wmt14/full", "-l", "en-de", "-i", texts / "fair", SACREBLEU=str(cached))
-    ((plain, split),) = json.loads(out).values()
+    ((plain, split),) = json.loads(out)["systems"].values()
     assert rounded([plain]) == by_signature(printed)
     assert "moses.de" in split["signature"]  # from the language pair
     _, table, _ = nmt("evaluate", *named, texts / "fair", "--by-length", "--metrics", "bleu")
@@ -283,7 +283,7 @@ def test_comet_runs_as_an_external_program(texts: Path, comet: Path, nmt: Nmt) -
     scored = ("evaluate", "--ref", texts / "ref", texts / "good", texts / "poor", "--metrics", "bleu")
     status, out, _ = nmt(*scored, "--src", texts / "src", "--comet", command, "--json")
     assert status == 0
-    good, poor = json.loads(out).values()
+    good, poor = json.loads(out)["systems"].values()
     assert [scores[1]["value"] for scores in (good, poor)] == [0.8765, 0.7765]
     assert good[1]["signature"] == "COMET|nrefs:1|model:Some/model|version:unknown"
     _, table, _ = nmt(*scored, "--src", texts / "src", "--comet", comet)

@@ -41,7 +41,7 @@ def test_scores_with_several_references_equal_the_sacrebleu_command(
         assert float(f"{score['interval']:.14f}") == theirs.get("confidence_var", 0.0)
     assert "nrefs:2" in (run / "report.md").read_text()
     _, printed, _ = nmt("evaluate", "--ref", first, "--ref", second, out, "--json", *tokenize_option)
-    (evaluated,) = json.loads(printed).values()
+    (evaluated,) = json.loads(printed)["systems"].values()
     assert [score["value"] for score in evaluated] == [score["value"] for score in found["scores"]]
 
 
