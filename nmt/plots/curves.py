@@ -97,9 +97,11 @@ _COMPARED_METRICS = {
 def draw_curves(run: Path, out: Path, title: str | None = None) -> Path:
     """Draw the curves of a run directory into `out`; return `out`.
 
-    Raises UserError without matplotlib, without metrics and for an unwritable file.
+    Raises UserError without matplotlib, without metrics to plot and for an unwritable file.
     """
     series = read_metrics(run / "metrics.jsonl")
+    rows = (_CLASSIFIER_ROW if "valid/accuracy" in series else _QUALITY_ROW, _TRAINING_ROW)
+    _require_any([curve.metric for row in rows for panel in row for curve in panel.curves], series, run)
     figure = new_figure(11.0, 6.2)
     train = _train_options(run)
     for panel, axes in _add_panels(figure, series):
@@ -113,11 +115,13 @@ def draw_curves(run: Path, out: Path, title: str | None = None) -> Path:
 def draw_runs(runs: Sequence[tuple[str, Path]], out: Path) -> None:
     """Draw losses and BLEU of several runs, given as name and directory, into `out`.
 
-    Raises UserError without matplotlib, for a run without metrics and for an unwritable file.
+    Raises UserError without matplotlib, for a run without metrics to plot and for an unwritable file.
     """
     all_series = [(name, read_metrics(directory / "metrics.jsonl")) for name, directory in runs]
     shown = [metric for metric in _COMPARED_METRICS if any(metric in series for _, series in all_series)]
-    figure = new_figure(6.0 * max(len(shown), 1), 4.2)
+    for (_, directory), (_, series) in zip(runs, all_series, strict=True):
+        _require_any(list(_COMPARED_METRICS), series, directory)
+    figure = new_figure(6.0 * len(shown), 4.2)
     for column, metric in enumerate(shown, start=1):
         axes = figure.add_subplot(1, len(shown), column)
         for number, (name, series) in enumerate(all_series):
@@ -128,6 +132,14 @@ def draw_runs(runs: Sequence[tuple[str, Path]], out: Path) -> None:
         axes.set_xlabel("updates", fontsize=9)
         axes.legend(frameon=False, fontsize=9)
     save_figure(figure, out)
+
+
+def _require_any(names: Sequence[str], series: Mapping[str, Points], run: Path) -> None:
+    """Raise UserError if a run has none of these metrics."""
+    if not any(name in series for name in names):
+        raise UserError(
+            f"{run / 'metrics.jsonl'} has no metric to plot, such as {names[0]}; train longer, or specify another run"
+        )
 
 
 def _train_options(run: Path) -> dict[str, Any]:

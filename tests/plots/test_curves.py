@@ -172,7 +172,7 @@ def test_a_single_point_is_visible_in_a_comparison_of_runs(tmp_path: Path, monke
 def test_names_are_shown_literally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / r"$\q$"
     run.mkdir()
-    record(run, {"step": 1, "train/nll": 4.0}, {"step": 2, "train/nll": 3.0, "valid/nll": 3.5})
+    record(run, {"step": 1, "train/nll": 4.0, "train/loss": 5.0})
     draw_curves(run, tmp_path / "one.png")  # as a formula, the name would be an error
     figures: list[Figure] = []
 
@@ -214,6 +214,7 @@ def test_values_that_cannot_be_drawn_are_omitted(tmp_path: Path, monkeypatch: py
         (None, "cannot read"),
         ("", "has no metrics yet"),
         ('{"step": 1}\n', "has no metrics yet"),
+        ('{"step": 1, "a": 1}\n', "has no metric to plot, such as train/loss; train longer"),
         ('{"step": 1, "a": 1}\nnonsense\n', "line 2 is not a JSON object with a step"),
         ('{"a": 1}\n', "line 1 is not a JSON object with a step"),
         ("[1]\n", "line 1 is not a JSON object with a step"),
@@ -225,6 +226,14 @@ def test_unusable_file_is_an_error(tmp_path: Path, text: str | None, expected: s
     with pytest.raises(UserError, match=expected) as error:
         draw_curves(tmp_path, tmp_path / "x.png")
     assert "metrics.jsonl" in str(error.value)
+
+
+def test_a_comparison_needs_a_metric_of_each_run(tmp_path: Path) -> None:
+    for name, metric in (("a", "train/nll"), ("b", "train/loss")):
+        (tmp_path / name).mkdir()
+        record(tmp_path / name, {"step": 1, metric: 4.0})
+    with pytest.raises(UserError, match=r"b/metrics\.jsonl has no metric to plot, such as train/nll; train longer"):
+        draw_runs([(name, tmp_path / name) for name in "ab"], tmp_path / "x.png")
 
 
 def test_missing_matplotlib_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
