@@ -123,7 +123,7 @@ def train(recipe: Recipe) -> TrainState:
         return _train(recipe, world)
 
 
-def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Path]:
+def average(run_dir: str | Path, out: str | Path, kind: AverageKind, count: int) -> list[Path]:
     """Write an averaged model of a run; return the averaged checkpoints.
 
     kind: `last` averages the newest `count` checkpoints, `best` those with the best validation results; `ema` is
@@ -131,6 +131,7 @@ def average(run_dir: Path, out: Path, kind: AverageKind, count: int) -> list[Pat
 
     Raises UserError if `out` exists, if there are too few checkpoints, or if there is no EMA.
     """
+    run_dir, out = Path(run_dir), Path(out)
     require_new(out)
     checkpoints = _choose_checkpoints(run_dir, kind, count)
     saved_recipe = run_dir / "recipe.toml"

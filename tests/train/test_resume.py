@@ -323,7 +323,7 @@ def test_the_model_has_the_search_options_of_the_report(
     assert "is up to date" in capsys.readouterr().err
     (recipe.directory / "recipe.toml").write_text(dump_recipe(changed), encoding="utf-8")  # as `nmt run` does
     averaged = recipe.directory.parent / "averaged"
-    pipeline.average(recipe.directory, averaged, average, 1)
+    pipeline.average(str(recipe.directory), str(averaged), average, 1)
     assert read_model_metadata(averaged).decode.beam_size == 3
 
 
