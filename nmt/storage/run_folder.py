@@ -114,8 +114,13 @@ def find_model(path: Path, description: str = MODEL) -> Path:
         )
     if (path / "config.json").is_file():
         raise UserError(f"{path} is a Hugging Face model; expected an nmt model; convert it with nmt import")
-    wrong = "does not exist" if not path.exists() else "has no model"
-    raise UserError(f"{path} {wrong}; expected a model directory (with {description}), a checkpoint or a run directory")
+    wrong, advice = "has no model", "correct the path"
+    if not path.is_dir():
+        wrong = "is a file" if path.exists() else "does not exist"
+    elif (path / "data" / "stamps.json").is_file():
+        wrong, advice = "is a run without checkpoints", "train it with nmt run"
+    expected = f"a model directory (with {description}), a checkpoint or a run directory"
+    raise UserError(f"{path} {wrong}; expected {expected}; {advice}")
 
 
 def require_own_files(run: Path, translations: Sequence[str], *, keeps_recipe: bool = False) -> None:

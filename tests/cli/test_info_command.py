@@ -133,6 +133,24 @@ def test_the_scores_of_an_earlier_model_are_left_out(run: Path, nmt: Nmt) -> Non
     assert json.loads(nmt("info", run, "--json")[1])["scores"] == []
 
 
+@pytest.mark.parametrize(
+    ("file", "problem"),
+    [
+        ("", "is a file; expected a model directory (with model.toml), a checkpoint or a run directory; correct the"),
+        ("notes.txt", "has no model; expected a model directory"),
+        ("data/stamps.json", "is a run without checkpoints; expected a model directory"),
+        ("config.json", "is a Hugging Face model; expected an nmt model; convert it with nmt import"),
+        ("model.bin", "is an export to CTranslate2; expected an nmt model; use the model that was exported"),
+    ],
+)
+def test_what_is_not_a_model_is_named(tmp_path: Path, nmt: Nmt, file: str, problem: str) -> None:
+    path = tmp_path / "given"
+    (path / file).parent.mkdir(parents=True, exist_ok=True)
+    (path / file).write_text("{}")
+    status, out, err = nmt("info", path)
+    assert (status, out) == (1, "") and f"{path} {problem}" in one_line(err)
+
+
 def test_validation_of_the_ema_is_labeled() -> None:
     best = {"step": 10, "nll": 2.5, "average_nll": 2.25}
     training = {"start_from": None, "step": None, "best_validation": best}
