@@ -287,14 +287,14 @@ def average_tensors(directories: Sequence[Path]) -> dict[str, Tensor]:
         tokenizers.append({name: files[name] for name in files if name.startswith("tokenizer")})
         if tokenizers[-1] != tokenizers[0]:
             raise UserError(
-                f"{directory} and {directories[0]} have different tokenizers; averaged models must come from one run; "
-                "choose others"
+                f"{directory} and {directories[0]} have different tokenizers; averaged models must share "
+                "them; choose others"
             )
         tensors = read_tensors(directory / "model.safetensors")
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         if total and shapes != {name: tensor.shape for name, tensor in total.items()}:
             raise UserError(
-                f"{directory} and {directories[0]} have different shapes; averaged models must come from one run; "
+                f"{directory} and {directories[0]} have different shapes; averaged models must share them; "
                 "choose others"
             )
         for name, tensor in tensors.items():

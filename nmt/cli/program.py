@@ -80,7 +80,7 @@ COMMANDS = {
     "train": Command("nmt.cli.recipes", "train", "Train, resuming from the newest checkpoint of the run."),
     "replay": Command("nmt.cli.replay", "replay", "Repeat one update of a run and list its pairs by loss."),
     "lr-range": Command("nmt.cli.lr_range", "lr_range", "Test a range of learning rates and plot the loss."),
-    "average": Command("nmt.cli.recipes", "average", "Average several checkpoints into one model."),
+    "average": Command("nmt.cli.recipes", "average", "Average checkpoints of a run, or several models."),
     "recipes": Command("nmt.cli.recipes", "recipes", "List the recipes that come with nmt, or copy one."),
     "new": Command("nmt.cli.new", "new", "Write a recipe for your text."),
     "config": Command("nmt.cli.recipes", "config", "Print a recipe with all options and their documentation."),

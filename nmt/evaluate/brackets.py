@@ -1,8 +1,8 @@
 """Labeled bracket F1 of constituency trees, by the rules of EVALB (Sekine and Collins 1997).
 
 Brackets match if label and span are equal, each at most once. Precision, recall and F1 are computed from sums over all
-sentences. A hypothesis that is malformed or differs from its reference in the number of words has no matching bracket.
-EVALB skips such sentences, which favors systems that produce many of them.
+sentences. A hypothesis that is malformed, or whose number of leaves (words and punctuation marks) differs from that of
+its reference, has no predicted bracket. EVALB skips such sentences, which favors systems that produce many of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BracketF1(CountedMetric):
     """A metric of trees in either format of `nmt.text.trees`.
 
     Counts: matching, hypothesis and reference brackets; exact matches; malformed trees; sentences. A tree whose number
-    of words differs from the reference counts as malformed.
+    of leaves differs from the reference counts as malformed.
     """
 
     lowercase = False
@@ -34,13 +34,13 @@ class BracketF1(CountedMetric):
 
     def count_pair(self, hypothesis: str, reference: str) -> list[float]:
         """Return the counts of a tree; raises ValueError for a malformed reference."""
-        gold, num_words = brackets(reference)
+        gold, num_leaves = brackets(reference)
         malformed: list[float] = [0, 0, len(gold), 0, 1, 1]
         try:
-            predicted, num_predicted_words = brackets(hypothesis)
+            predicted, num_predicted_leaves = brackets(hypothesis)
         except ValueError:
             return malformed
-        if num_predicted_words != num_words:
+        if num_predicted_leaves != num_leaves:
             return malformed
         matched = (Counter(predicted) & Counter(gold)).total()
         is_exact = Counter(predicted) == Counter(gold)
