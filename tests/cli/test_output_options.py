@@ -9,7 +9,7 @@ import pytest
 
 from nmt.errors import UserError
 from nmt.plots.figure import PLOT_MARK
-from nmt.streams.output_checks import require_not_input, require_output
+from nmt.streams.output_checks import require_output
 from tests.calling import Nmt, one_line
 
 
@@ -203,13 +203,6 @@ def test_an_unwritable_directory_is_an_error(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UserError, match=f"cannot write {tmp_path}/new: {tmp_path} is not writable; change its perm"):
         require_output("-o", tmp_path / "new")
     require_output("-o", Path("/dev/null"))
-
-
-def test_output_within_an_input_directory_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "one").write_text("one")
-    with pytest.raises(UserError, match=r"-o .*one is the input .*models/one; it must be another file"):
-        require_not_input("-o", tmp_path / "models" / "one", [None, tmp_path / "models"])
 
 
 def test_standard_output_that_is_an_input_is_an_error(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,3 +1,5 @@
+"""The token store: contents, files and errors."""
+
 from pathlib import Path
 
 import numpy as np

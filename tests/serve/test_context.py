@@ -88,14 +88,12 @@ def test_later_lines_of_a_document_wait_while_the_queue_is_full(
     assert len(calls) == 4
 
 
+# In addition to those of the guide; see `test_bad_input`.
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"text": ["a", "b"], "context": ["c"]}, "context needs a request with one text; send each line with its own"),
         ({"text": "a", "context": "b"}, "context must be a list"),
-        ({"text": "a", "context": [["b"]]}, "context.0"),
         ({"text": "a", "context": ["b"] * 101}, "context must have at most 100 items"),
-        ({"text": "a", "context": ["b"]}, "the model translates without context; omit the context, or train a"),
         ({"text": "a", "context": ["b"], "alternatives": True}, "the model translates without context; "),
     ],
 )

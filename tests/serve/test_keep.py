@@ -194,7 +194,6 @@ def test_both_apis_translate_html_equally(client: TestClient) -> None:
     [
         ({"format": "html", "n_best": 2}, "format html and n_best are mutually exclusive"),
         ({"format": "html", "prefix": "A"}, "format html and prefix are mutually exclusive"),
-        ({"format": "srt"}, "the text has no subtitles; each must follow a line such as 00:00:01,000"),
         ({"keep": ["markup"], "partial_word": True, "prefix": "a"}, "keep and partial_word are mutually exclusive"),
     ],
 )

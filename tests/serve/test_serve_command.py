@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 import signal
 import socket
@@ -22,7 +21,6 @@ import pytest
 import typer
 from fastapi.testclient import TestClient
 
-from nmt.cli.program import COMMANDS
 from nmt.cli.serve import _search_options
 from nmt.processes.interruption import COPY_SECONDS
 from nmt.recipe import DecodeRecipe
@@ -33,7 +31,6 @@ from nmt.serve.service import Limits, Service
 from tests.calling import Nmt, one_line
 from tests.extras import import_ctranslate2
 from tests.serve.conftest import TIMEOUT, MakeService, run_in_thread
-from tests.serve.test_api import GUIDE
 from tests.waiting import wait_until
 
 START_TIMEOUT = 120  # seconds; the machine may be busy
@@ -340,10 +337,3 @@ def test_a_missing_package_gives_a_one_line_error(package: str) -> None:
     assert done.returncode == 1
     assert one_line(done.stderr).startswith(f"package {package} cannot be imported")
     assert one_line(done.stderr).endswith("pip install 'nmt[serve]'")
-
-
-def test_the_commands_of_the_guide_parse() -> None:
-    lines = re.findall(r"^nmt serve (.*)$", GUIDE, re.MULTILINE)
-    assert len(lines) == 3
-    for line in lines:
-        COMMANDS["serve"].load("serve").make_context("serve", shlex.split(line, comments=True))

@@ -1,3 +1,5 @@
+"""Plans of epochs: updates, micro-batches, order, and mixtures of corpora."""
+
 import math
 import time
 import tracemalloc
