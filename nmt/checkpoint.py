@@ -32,10 +32,8 @@ from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_m
 from nmt.storage.sealed import (
     CorruptError,
     read_manifest,
-    reporting_disk_errors,
     require_new,
     require_present,
-    sync,
     verify_directory,
     write_directory,
 )
@@ -179,8 +177,7 @@ def save_checkpoint(
 ) -> Path:
     """Write the checkpoint of a step, with the files of its model directory, and return its directory.
 
-    Replaces a checkpoint that was saved at the same step before validation. The old one is removed only after the new
-    one is complete; `remove_leftovers` restores it after an interruption.
+    Replaces a checkpoint that was saved at the same step before validation; see `write_directory`.
     """
     directory = checkpoint_directory(run, step)
     files: dict[str, bytes | Callable[[], bytes]] = {
@@ -191,18 +188,7 @@ def save_checkpoint(
     }
     if checkpoint.average:
         files[AVERAGE] = lambda: save(dict(checkpoint.average))
-    if not directory.exists():
-        write_directory(directory, files)
-        return directory
-    new = directory.with_name(f".{directory.name}.new")
-    replaced = directory.with_name(f".{directory.name}.replaced")
-    shutil.rmtree(new, ignore_errors=True)
-    write_directory(new, files)
-    with reporting_disk_errors(directory):
-        directory.rename(replaced)
-        new.rename(directory)
-        sync(directory.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    write_directory(directory, files, replaces=directory.exists())
     return directory
 
 
@@ -249,10 +235,10 @@ def newest_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path, Chec
 
 def remove_leftovers(run: Path) -> None:
     """Remove incomplete checkpoints of a killed process; restore one that was being replaced."""
-    for replaced in (run / "checkpoints").glob(".step-*.replaced"):
-        original = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".replaced"))
+    for old in (run / "checkpoints").glob(".step-*.old-*"):
+        original = old.with_name(old.name.removeprefix(".").partition(".")[0])
         if not original.exists():
-            replaced.rename(original)
+            old.rename(original)
     for leftover in (run / "checkpoints").glob(".*step-*"):
         shutil.rmtree(leftover, ignore_errors=True)
 

@@ -316,7 +316,7 @@ class Killed(BaseException):
 def test_replacing_a_checkpoint_is_crash_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt before each rename and after the last: exactly the old or the new checkpoint must be intact."""
     real, found = Path.rename, []
-    for renames in range(4):
+    for renames in range(3):
         run = tmp_path / str(renames)
         write_run(run, [1, 2])
         (run / "checkpoints" / "step-00000002").rename(run / "checkpoints" / "step-00000001x")
@@ -339,7 +339,16 @@ def test_replacing_a_checkpoint_is_crash_safe(tmp_path: Path, monkeypatch: pytes
         assert newest is not None
         found.append(newest[1].state["step"])
         assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000001"]
-    assert found == [2, 2, 2, 1]  # the original checkpoint is from step 2
+    assert found == [2, 2, 1]  # the original checkpoint is from step 2
+
+
+def test_replacing_a_checkpoint_removes_no_other_files(tmp_path: Path) -> None:
+    write_run(tmp_path, [1])
+    notes = tmp_path / "checkpoints" / "step-00000001" / "notes.txt"
+    notes.write_text("mine")
+    with pytest.raises(UserError, match=r"notes.txt is not part of the model and would be lost"):
+        write_run(tmp_path, [1])
+    assert notes.read_text() == "mine"
 
 
 def test_a_model_remains_until_its_replacement_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
