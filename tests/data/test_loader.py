@@ -105,7 +105,7 @@ def micro_batch_values(micro_batches: list[MicroBatch]) -> list[tuple[int, bool,
 
 def as_values(update: Update) -> tuple[object, ...]:
     ids, contents = update.sentence_ids.tolist(), micro_batch_values(update.micro_batches)
-    counts = update.updates_in_epoch, update.tgt_tokens, len(update.sentence_ids)
+    counts = update.updates_in_epoch, update.tgt_tokens
     return (update.epoch, update.index, *counts, ids, pairs_of(update), contents)
 
 
