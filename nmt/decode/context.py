@@ -76,7 +76,7 @@ class ContextEncoder:
         for task in tasks:
             if self.tgt_separator in task.prefix:
                 raise UserError(f"the prefix contains {SEPARATOR}, which ends the context of this model; remove it")
-            sentence = [UNK_ID if token == separator else token for token in task.sentence]
+            sentence = _without(separator, task.sentence)
             expected_tgt_len = max(2 * len(sentence), len(task.prefix))
             src, tgt = _newest_that_fit(encoded[-self.context.size :], limit - len(sentence), limit - expected_tgt_len)
             tasks_with_context.append(task._replace(sentence=src + sentence, prefix=tgt + task.prefix))
@@ -96,10 +96,12 @@ class ContextEncoder:
         """Return the tokens of a previous sentence and of its translation, with separators."""
         assert self._separators is not None
         src, tgt = (previous, "") if isinstance(previous, str) else previous
-        ids = [*self._tokenizers.src.encode(normalize(src, self._form)), self._separators.src]
-        if self._separators.tgt is None:
-            return ids, []
-        return ids, [*self._tokenizers.tgt.encode(normalize(tgt, self._form)), self._separators.tgt]
+        separators = self._separators
+        ids = _without(separators.src, self._tokenizers.src.encode(normalize(src, self._form)))
+        if separators.tgt is None:
+            return [*ids, separators.src], []
+        tgt_ids = _without(separators.tgt, self._tokenizers.tgt.encode(normalize(tgt, self._form)))
+        return [*ids, separators.src], [*tgt_ids, separators.tgt]
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text of output tokens without the previous translations."""
@@ -144,6 +146,11 @@ class ContextEncoder:
         bias = hypothesis.score * length_penalty(len(hypothesis.tokens) + 1, name, alpha) - hypothesis.log_prob
         score = (log_prob + bias) / length_penalty(len(tokens) + 1, name, alpha)
         return replace(hypothesis, tokens=tokens, score=score, log_prob=log_prob, token_log_probs=log_probs)
+
+
+def _without(separator: int, tokens: Sequence[int]) -> list[int]:
+    """Return the tokens of a text; a separator in it becomes the unknown token."""
+    return [UNK_ID if token == separator else token for token in tokens]
 
 
 def _newest_that_fit(

@@ -349,12 +349,13 @@ def test_parts_of_a_line_are_in_the_context_of_later_parts(tokenizer: Tokenizer)
 
 
 def test_a_separator_in_the_text_becomes_the_unknown_token(tokenizer: Tokenizer) -> None:
-    separator = tokenizer.tag_id("<sep>")
-    (task,) = ContextEncoder(SOURCE, Tokenizers(tokenizer, tokenizer), "NFC").add(
-        [Task(tokenizer.encode("a <sep> dog"), [], [])], [], 99
-    )
-    assert separator not in task.sentence
-    assert UNK_ID in task.sentence
+    separator, text = tokenizer.tag_id("<sep>"), "a <sep> dog"
+    task = Task(tokenizer.encode(text), [], [])
+    tokenizers = Tokenizers(tokenizer, tokenizer)
+    (found,) = ContextEncoder(SOURCE, tokenizers, "NFC").add([task], [text], 99)
+    assert (found.sentence.count(separator), found.sentence.count(UNK_ID)) == (1, 2)
+    (found,) = ContextEncoder(BOTH, tokenizers, "NFC").add([task], [(text, text)], 99)
+    assert (found.sentence.count(separator), found.prefix.count(separator)) == (1, 1)
 
 
 @pytest.mark.parametrize(
