@@ -88,9 +88,10 @@ class TranslationJob:
             with opened as sink:
                 summarize = self._translate(workers, count, sink)
                 if workers.is_main and self.source.file_state() not in (state, None):
+                    advice = "rerun the command" + (" with --restart" if isinstance(sink, PartFile) else "")
                     raise UserError(
                         f"{self.source.name} changed while it was translated, so the translations may be those of old "
-                        "and new lines; the input must stay the same; rerun the command"
+                        f"and new lines; the input must stay the same; {advice}"
                     )
             if summarize is not None:  # after the output is complete, in case stderr is closed
                 summarize()

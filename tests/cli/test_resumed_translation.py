@@ -87,11 +87,15 @@ def test_an_input_that_changes_during_translation_is_an_error(
         return summarize
 
     monkeypatch.setattr(TranslationJob, "_translate", translate_and_change)
-    status, _, err = nmt("translate", model, source, "-o", out, "--engine", "torch")
+    command = ("translate", model, source, "-o", out, "--engine", "torch")
+    status, _, err = nmt(*command)
     if source.exists():
         assert status == 1
         assert one_line(err).startswith(f"{source} changed while it was translated")
+        assert one_line(err).endswith("rerun the command with --restart")
         assert sorted(tmp_path.iterdir()) == [source, tmp_path / "out.txt.part", tmp_path / "out.txt.part.jsonl"]
+        monkeypatch.setattr(TranslationJob, "_translate", translate)
+        assert nmt(*command, "--restart")[0] == 0
     else:  # all lines were read from the open file
         assert status == 0
         assert len(out.read_text(encoding="utf-8").splitlines()) == len(SENTENCES)
