@@ -88,7 +88,6 @@ def test_input_errors_leave_no_files(folder: Path) -> None:
     one_line_error(recipe, r"no\.sgm: No such file; no\.sgm is relative to data\.root")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs FIFOs")
 def test_a_corpus_file_that_became_a_pipe_is_an_error(folder: Path) -> None:
     prepare(recipe_for(folder))
     (folder / "text" / "train.de").unlink()
