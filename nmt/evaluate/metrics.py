@@ -135,10 +135,12 @@ class Scorer:
         metric.n_bootstrap = metric.seed = None
         if isinstance(metric, BLEU):
             metric.effective_order = True
-        scores = [
-            metric.sentence_score(self.prepare(line), [reference for reference in refs if reference is not None])
-            for line, *refs in zip(hypotheses, *self.prepare_references(references), strict=True)
-        ]
+        scores, numbers = [], set()
+        for line, *refs in zip(hypotheses, *self.prepare_references(references), strict=True):
+            given = [reference for reference in refs if reference is not None]
+            scores.append(metric.sentence_score(self.prepare(line), given))
+            numbers.add(len(given))
+        metric.num_refs = numbers.pop() if len(numbers) == 1 else -1  # sacreBLEU's name of a variable number
         return [float(score.score) for score in scores], self.sign(scores[0].name, metric.get_signature())
 
     def prepare_references(self, references: Sequence[Sequence[str]]) -> list[list[str]]:

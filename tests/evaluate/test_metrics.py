@@ -141,8 +141,12 @@ def test_blank_references_count_only_if_all_of_a_sentence_are_blank(metric: str)
         systems = {"first": HYPOTHESES, "second": REFERENCES}
         compared = compare_systems(systems, references, make_scorer(metric, tgt_lang="en"), resamples=5, trials=5)
         assert compared.systems[0].score == alone.value
-    (mixed,) = score_corpus(HYPOTHESES, [REFERENCES, [REFERENCES[0], "", "", ""]], [metric], tgt_lang="en")
+    some = [REFERENCES, [REFERENCES[0], "", "", ""]]
+    (mixed,) = score_corpus(HYPOTHESES, some, [metric], tgt_lang="en")
     assert mixed.value == alone.value and "nrefs:var|" in mixed.signature
+    scorer = make_scorer(metric, tgt_lang="en")
+    assert scorer.score_sentences(HYPOTHESES, some)[0] == scorer.score_sentences(HYPOTHESES, [REFERENCES])[0]
+    assert "nrefs:var|" in scorer.score_sentences(HYPOTHESES, some)[1]
     (group,) = by_group(["", *HYPOTHESES[1:]], [REFERENCES, blank], [["all"]] * 4, metric)
     assert group.exact == 0.0
 
