@@ -88,13 +88,19 @@ class TranslationJob:
             with opened as sink:
                 summarize = self._translate(workers, count, sink)
                 if workers.is_main and self.source.file_state() not in (state, None):
-                    advice = "rerun the command" + (" with --restart" if isinstance(sink, PartFile) else "")
-                    raise UserError(
-                        f"{self.source.name} changed while it was translated, so the translations may be those of old "
-                        f"and new lines; the input must stay the same; {advice}"
-                    )
+                    raise self._changed_input(sink, resume=resume)
             if summarize is not None:  # after the output is complete, in case stderr is closed
                 summarize()
+
+    def _changed_input(self, sink: PartFile | Stream | None, *, resume: bool) -> UserError:
+        """Return the error for an input that changed during translation."""
+        remedy = "rerun the command"
+        if isinstance(sink, PartFile) and self.source.reader.format not in DOCUMENT_FORMATS and not resume:
+            remedy += " with --resume, which fails if translated lines have changed, or with --restart"
+        return UserError(
+            f"{self.source.name} changed while it was translated, so the translations may be those of old and new "
+            f"lines; the input must stay the same; {remedy}"
+        )
 
     def _mismatched_format(self) -> str:
         """Return the expected format of the complete output if its first nonempty line has another one, else ""."""

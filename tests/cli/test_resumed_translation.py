@@ -92,10 +92,10 @@ def test_an_input_that_changes_during_translation_is_an_error(
     if source.exists():
         assert status == 1
         assert one_line(err).startswith(f"{source} changed while it was translated")
-        assert one_line(err).endswith("rerun the command with --restart")
+        assert one_line(err).endswith("with --resume, which fails if translated lines have changed, or with --restart")
         assert sorted(tmp_path.iterdir()) == [source, tmp_path / "out.txt.part", tmp_path / "out.txt.part.jsonl"]
-        monkeypatch.setattr(TranslationJob, "_translate", translate)
-        assert nmt(*command, "--restart")[0] == 0
+        status, _, err = nmt(*command, "--resume")
+        assert (status, "does not start with the 20 lines" in one_line(err)) == (2, True)
     else:  # all lines were read from the open file
         assert status == 0
         assert len(out.read_text(encoding="utf-8").splitlines()) == len(SENTENCES)
