@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nmt.errors import UserError
-from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
+from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 
 
 def make_model(directory: Path) -> Path:
@@ -37,3 +37,12 @@ def test_a_missing_model_is_a_one_line_error(name: str, problem: str, tmp_path: 
     with pytest.raises(UserError, match=f"{problem}; expected a model directory") as caught:
         find_model(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+def test_a_classifier_cannot_be_trained_in_a_prepared_run(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "stamps.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is a run without checkpoints; .*; train it with nmt run"):
+        find_model(tmp_path)
+    with pytest.raises(UserError, match=r"has no model; expected a model directory \(with classifier\.toml\)"):
+        find_model(tmp_path, CLASSIFIER)

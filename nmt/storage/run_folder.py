@@ -117,7 +117,7 @@ def find_model(path: Path, description: str = MODEL) -> Path:
     wrong, advice = "has no model", "correct the path"
     if not path.is_dir():
         wrong = "is a file" if path.exists() else "does not exist"
-    elif (path / "data" / "stamps.json").is_file():
+    elif description == MODEL and (path / "data" / "stamps.json").is_file():
         wrong, advice = "is a run without checkpoints", "train it with nmt run"
     expected = f"a model directory (with {description}), a checkpoint or a run directory"
     raise UserError(f"{path} {wrong}; expected {expected}; {advice}")
