@@ -315,7 +315,8 @@ def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
                 f"{model} and {models[0]} have different {', '.join(different)}; averaged models must come from the "
                 "same initial model; choose others"
             )
-    average_checkpoints(models, out)
+    origin = {**average_origin(models), "averaged": [_model_name(path) for path in paths]}
+    _write_derived(models[-1], average_tensors(models), origin, out, None, replaces=False)
     norm, *norms = [_squared_norm(model) for model in (out, *models)]
     if norm < 0.8 * sum(norms) / len(models):  # the ratio is about 1 / len(models) for unrelated models
         warn(
@@ -323,6 +324,12 @@ def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
             "from the same initial model"
         )
     return models
+
+
+def _model_name(path: Path) -> str:
+    """Return the name of a run, of a checkpoint or of a model directory; of `RUN/model`, the name of the run."""
+    resolved = path.resolve()
+    return resolved.parent.name if resolved.name == "model" else resolved.name
 
 
 def _squared_norm(model: Path) -> float:
@@ -373,7 +380,9 @@ def _write_derived(
     """Write a model directory like `model` with other parameters or search options, and their origin."""
     model_recipe, metadata = read_model_toml(model / "model.toml")
     tokenizer_files = {path.name: path.read_bytes() for path in sorted(model.glob("tokenizer*.model"))}
-    metadata = replace(metadata, origin=metadata.origin | origin, decode=decode or metadata.decode)
+    replaced = {"averaged", "moving_average"} if origin else set()
+    kept = {name: value for name, value in metadata.origin.items() if name not in replaced}
+    metadata = replace(metadata, origin=kept | origin, decode=decode or metadata.decode)
     write_directory(out, model_files(model_recipe, tensors, tokenizer_files, metadata), replaces=replaces)
 
 

@@ -18,7 +18,7 @@ from nmt.checkpoint import (
 )
 from nmt.errors import UserError
 from nmt.recipe import Context
-from nmt.storage.sealed import write_directory
+from nmt.storage.sealed import read_manifest, write_directory
 from tests.calling import Nmt, one_line
 from tests.test_checkpoint import CPU, METADATA, TINY, write_model
 from tests.vectors import load_vectors
@@ -78,15 +78,18 @@ def test_models_of_different_shape_cannot_be_averaged(tmp_path: Path) -> None:
 
 def test_a_model_is_averaged_with_its_fine_tuned_version(tmp_path: Path, nmt: Nmt) -> None:
     first = write_model(tmp_path / "first", 1)
-    weights = {name: tensor + 0.01 for name, tensor in model_tensors(first).items()}
+    tensors = {name: tensor + 0.01 for name, tensor in model_tensors(first).items()}
     tuned = TINY.model_copy(update={"dropout": 0.3})
-    metadata = replace(METADATA, tags={"<news>": "en to de"})
-    write_directory(tmp_path / "tuned", model_files(tuned, weights, {"tokenizer.model": b"pieces"}, metadata))
+    origin = {"recipe": "tuned", "step": 9, "moving_average": "step-00000009"}
+    metadata = replace(METADATA, tags={"<news>": "en to de"}, origin=origin)
+    write_directory(tmp_path / "tuned", model_files(tuned, tensors, {"tokenizer.model": b"pieces"}, metadata))
     status, out, err = nmt("average", tmp_path / "first", tmp_path / "tuned", "-o", tmp_path / "mean")
     assert (status, out.strip()) == (0, str(tmp_path / "mean"))
     assert err == f"averaged {tmp_path / 'first'}, {tmp_path / 'tuned'}\n"
     mean = load_model(tmp_path / "mean", CPU)
     assert mean.metadata.tags == metadata.tags
+    weights = [read_manifest(tmp_path / name)["model.safetensors"][1] for name in ("first", "tuned")]
+    assert mean.metadata.origin == {"recipe": "tuned", "step": 9, "averaged": ["first", "tuned"], "weights": weights}
     for name, parameter in mean.model.named_parameters():
         torch.testing.assert_close(parameter, dict(first.named_parameters())[name] + 0.005)
 

@@ -18,6 +18,7 @@ from nmt.errors import CommandError
 from nmt.logs import say
 from nmt.recipe import Recipe, describe_recipe, load_any_recipe, load_recipe
 from nmt.recipe.packaged import packaged_files
+from nmt.storage.model_metadata import read_model_metadata, warn_of_run
 from nmt.storage.run_folder import require_own_recipe, warn_of_divergence
 from nmt.storage.sealed import write_file
 from nmt.streams.output_checks import require_new_file
@@ -96,7 +97,10 @@ def _average_models(paths: Sequence[Path], out: Path | None, of_run: Sequence[st
         raise typer.BadParameter("the average of several models needs -o DIR; add a new directory")
     from nmt.checkpoint import average_models  # noqa: PLC0415
 
-    say(f"averaged {', '.join(map(str, average_models(paths, out)))}")
+    models = average_models(paths, out)
+    for path, model in zip(paths, models, strict=True):
+        warn_of_run(path, read_model_metadata(model))
+    say(f"averaged {', '.join(map(str, models))}")
     return out
 
 

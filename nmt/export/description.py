@@ -185,8 +185,11 @@ def _training_rows(training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             parts.append(format_duration(training["seconds"]))
         yield "trained", ", ".join(parts)
     if averaged := training.get("averaged"):
-        names = averaged[0] if len(averaged) == 1 else f"{averaged[0]} to {averaged[-1]}"
-        yield "average of", f"{counted(len(averaged), 'checkpoint')}, {names}"
+        if all(name.startswith("step-") for name in averaged):
+            names = averaged[0] if len(averaged) == 1 else f"{averaged[0]} to {averaged[-1]}"
+            yield "average of", f"{counted(len(averaged), 'checkpoint')}, {names}"
+        else:
+            yield "average of", f"{counted(len(averaged), 'model')}: {', '.join(averaged)}"
     if "moving_average" in training:
         yield "average of", f"all updates up to {training['moving_average']} (EMA)"
     if "kept_heads" in training:

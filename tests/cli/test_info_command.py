@@ -65,6 +65,13 @@ def test_a_run_is_described_by_its_average(run: Path, nmt: Nmt) -> None:
     assert f"{hashlib.sha256(weights).hexdigest()}  {len(weights):>13,}  model.safetensors" in out
 
 
+def test_an_average_of_models_is_described_by_their_names(run: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (run / "checkpoints" / "step-00000020").rename(run / "checkpoints" / "step-00000120")
+    status, _, err = nmt("average", run, run / "model", run / "checkpoints" / "step-00000010", "-o", tmp_path / "mean")
+    assert status == 0 and "was averaged at step 99, but the run has a checkpoint of step 120" in err
+    assert re.search("^average of +3 models: run, run, step-00000010$", nmt("info", tmp_path / "mean")[1], re.MULTILINE)
+
+
 def test_a_model_older_than_the_newest_checkpoint_is_a_warning(run: Path, nmt: Nmt) -> None:
     (run / "checkpoints" / "step-00000120").mkdir()
     assert "was averaged at step 99, but the run has a checkpoint of step 120" in nmt("info", run)[2]
