@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -317,11 +318,13 @@ def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
             )
     origin = {**average_origin(models), "averaged": [_model_name(path) for path in paths]}
     _write_derived(models[-1], average_tensors(models), origin, out, None, replaces=False)
-    norm, *norms = [_squared_norm(model) for model in (out, *models)]
-    if norm < 0.8 * sum(norms) / len(models):  # the ratio is about 1 / len(models) for unrelated models
+    similarities = _similarities(out, models)
+    least = min(range(len(models)), key=lambda index: similarities[index])
+    if similarities[least] < 0.9:
         warn(
-            "the weights of these models are unrelated, so their average cannot translate; average models that come "
-            "from the same initial model"
+            f"the weights of {models[least]} have little in common with the average (cosine similarity "
+            f"{similarities[least]:.2f}), which probably cannot translate; average models that come from the same "
+            "initial model"
         )
     return models
 
@@ -332,10 +335,23 @@ def _model_name(path: Path) -> str:
     return resolved.parent.name if resolved.name == "model" else resolved.name
 
 
-def _squared_norm(model: Path) -> float:
-    """Return the sum of the squared elements of all matrices."""
-    tensors = read_tensors(model / "model.safetensors").values()
-    return sum(float(tensor.double().square().sum()) for tensor in tensors if tensor.ndim > 1)
+def _similarities(average: Path, models: Sequence[Path]) -> list[float]:
+    """Return the cosine similarity of the matrices of each model with those of the average.
+
+    It is 1 / sqrt(len(models)) for independent models of equal norm; 0.98 and more for a model and its fine-tuned
+    version, and for checkpoints of the same run near its end.
+    """
+
+    def matrices(model: Path) -> list[Tensor]:
+        tensors = read_tensors(model / "model.safetensors")
+        return [tensors[name].double() for name in sorted(tensors) if tensors[name].ndim > 1]
+
+    def dot(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
+        return sum(float((a * b).sum()) for a, b in zip(first, second, strict=True))
+
+    mean = matrices(average)
+    weights = map(matrices, models)  # one model in memory at a time
+    return [dot(each, mean) / math.sqrt(dot(each, each) * dot(mean, mean)) for each in weights]
 
 
 def _kind(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Averages of checkpoints and of models."""
 
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,12 +96,18 @@ def test_a_model_is_averaged_with_its_fine_tuned_version(tmp_path: Path, nmt: Nm
         torch.testing.assert_close(parameter, dict(first.named_parameters())[name] + 0.005)
 
 
-def test_the_average_of_unrelated_models_is_warned_of(tmp_path: Path, nmt: Nmt) -> None:
-    for seed in (1, 2):
-        write_model(tmp_path / f"m{seed}", seed)
-    status, _, err = nmt("average", tmp_path / "m1", tmp_path / "m2", "-o", tmp_path / "mean")
+@pytest.mark.parametrize("related", [1, 9])
+def test_an_unrelated_model_in_an_average_is_warned_of(tmp_path: Path, nmt: Nmt, related: int) -> None:
+    first, other = tmp_path / "first", tmp_path / "other"
+    write_model(first, 1)
+    write_model(other, 2)
+    status, _, err = nmt("average", *[first] * related, other, "-o", tmp_path / "mean")
     assert status == 0
-    assert "the weights of these models are unrelated" in err
+    similarity = 1 / math.sqrt(related**2 + 1)
+    name = other if related > 1 else rf"({first}|{other})"
+    assert re.search(f"the weights of {name} have little in common with the average", err)
+    found = float(err.split("cosine similarity ")[1].split(")")[0])
+    assert found == pytest.approx(similarity, abs=0.1)
 
 
 @pytest.mark.parametrize(
