@@ -49,6 +49,7 @@ from nmt.export.capabilities import (
     select_device,
 )
 from nmt.export.packages import load_package
+from nmt.export.token_reporter import TokenReporter
 from nmt.processes.cores import cores_per_process
 from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.search.hypothesis import Hypothesis
@@ -138,12 +139,16 @@ class CTranslate2Engine:
         limits, minimums = output_limits(options, [len(task.sentence) for task in tasks], prefixes)
         bounds = dict(enumerate(zip(limits, minimums, strict=True)))
         callback = {}
+        reporter = TokenReporter(on_tokens, self._tgt_ids)
         if on_tokens is not None and options.beam_size == len(tasks) == 1:
-            callback = {"callback": self._reporter(on_tokens)}
+            callback = {"callback": reporter.report}
         batches = self._start(tasks, bounds, options, batch_tokens, callback)
 
         def finish() -> list[list[Hypothesis]]:
-            outputs = self._collect(batches, options)
+            try:
+                outputs = self._collect(batches, options)
+            finally:
+                reporter.release()
             if options.beam_size > 1:
                 outputs |= {i: _until_stop(outputs[i], options) for i, prefix in enumerate(prefixes) if prefix}
             at_limit = {i: found for i, found in outputs.items() if not all(output.has_eos for output in found)}
@@ -172,18 +177,6 @@ class CTranslate2Engine:
                 disable_unk=True,
             )
         return [self._tgt_ids[hypothesis[len(task.prefix)]] for hypothesis in result.hypotheses]
-
-    def _reporter(self, on_tokens: Callable[[list[int]], None]) -> Callable[[Any], bool]:
-        """Return a callback for CTranslate2, which calls it for each token, including those of the prefix."""
-        tokens: list[int] = []
-
-        def report(step: Any) -> bool:
-            if step.token_id != EOS_ID:
-                tokens.append(self._tgt_ids[step.token])
-                on_tokens(tokens)
-            return False  # do not stop
-
-        return report
 
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], batch_tokens: int) -> list[list[float]]:
         """Return the log-probabilities of each target's tokens and EOS; pairs have no special tokens."""

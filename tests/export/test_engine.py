@@ -20,6 +20,7 @@ from nmt.export import batches
 from nmt.export.batches import split_batches
 from nmt.export.capabilities import COMPUTE_TYPES, EngineDevice, enable_avx512, resolve_precision, select_device
 from nmt.export.engine import CTranslate2Translator
+from nmt.export.token_reporter import TokenReporter
 from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.text.clean import normalize
@@ -149,6 +150,24 @@ def test_a_greedy_search_reports_each_token(model: Path, lines: list[str], prefi
         ((translation,),) = engine.with_callback(reported.append).translate_n_best([line], prefixes=[prefix])
         ids = decode.ids(translation.pieces)
         assert reported == [decode.decode(ids[: end + 1]) for end in range(len(ids))]
+
+
+def test_a_callback_does_not_keep_the_translator(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of CTranslate2 that released the last reference to its translator would abort the process."""
+    reporters: list[TokenReporter] = []
+    report = TokenReporter.report
+
+    def remember(reporter: TokenReporter, step: Any) -> bool:
+        reporters.append(reporter)
+        return report(reporter, step)
+
+    monkeypatch.setattr(TokenReporter, "report", remember)
+    engine = CTranslate2Translator.load(model, "cpu", "fp32", search(beam_size=1))
+    reported: list[str] = []
+    engine.with_callback(reported.append).translate(["the dog"], prefixes=["Der alte"])
+    assert len(reporters) >= len(reported) > 0
+    assert all(reporter._on_tokens is None for reporter in reporters)
+    assert reporters[0].report(None)  # stops a search that is still running
 
 
 @pytest.mark.slow
