@@ -218,6 +218,14 @@ def test_at_most_one_interval_may_be_repeated(tmp_path: Path) -> None:
     assert check_repeated(write_run(tmp_path / "c", [5], 15), 5)[1] is not None
 
 
+def test_two_intervals_may_be_repeated_during_an_unfinished_save(tmp_path: Path) -> None:
+    for last, is_allowed in (20, True), (21, False):  # update 20 is logged before its save waits for that of update 15
+        run = write_run(tmp_path / str(last), [5, 10], last)
+        (run / "checkpoints" / ".step-00000015.part-1").mkdir()
+        again, problem = check_repeated(run, 5)
+        assert (again, problem is None) == (last - 10, is_allowed)
+
+
 # --- Malicious pickles ------------------------------------------------------------------------------------------------
 
 

@@ -60,14 +60,14 @@ def _without_varying(tree: Any) -> Any:
 def check_repeated(run: Path, save_every: int) -> tuple[int, str | None]:
     """Return how many updates a killed run will repeat, and a problem if there are too many.
 
-    At most one save interval may be repeated, or almost two during an unfinished save, as training continues while a
-    checkpoint is written.
+    At most one save interval may be repeated, or two during an unfinished save: training continues while a checkpoint
+    is written, and waits for it only before it saves the next.
     """
     replaced = [_step_in(path.name) for path in (run / "checkpoints").glob(".step-*.replaced")]  # restored on resuming
     reached, saved = last_step(run), max(newest_step(run), *replaced, 0)
     again = max(0, reached - saved)
     unfinished = [path.name for path in (run / "checkpoints").glob(".step-*") if _step_in(path.name) > saved]
-    if again <= save_every or (again < 2 * save_every and unfinished):
+    if again <= (2 if unfinished else 1) * save_every:
         return again, None
     return again, f"{again} updates are lost: the run was at step {reached}, the newest checkpoint is step {saved}"
 
