@@ -24,7 +24,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.alignment.words import Links, link_words, words_as_given, words_as_printed, words_of_pieces, words_of_starts
+from nmt.alignment.words import (
+    Links,
+    drop_punctuation,
+    link_words,
+    words_as_given,
+    words_as_printed,
+    words_of_pieces,
+    words_of_starts,
+)
 from nmt.checkpoint import load_model
 from nmt.data.epoch_plan import plan_by_length
 from nmt.errors import UserError
@@ -181,13 +189,14 @@ class WordAligner:
         return [link_words(attended, *self.words(source, target)) for attended, source, target in lines]
 
     def words(self, source: str, target: str) -> tuple[list[int | None], list[int | None]]:
-        """Return the index of the word of each source and target token in the given lines."""
+        """Return the index of the word of each source and target token in the given lines; see `drop_punctuation`."""
         return self._words(self.encoder.tokenizers.src, source), self._words(self.encoder.tokenizers.tgt, target)
 
     def _words(self, tokenizer: Tokenizer, line: str) -> list[int | None]:
         text = normalize(line, self.encoder.unicode_form)
-        _, starts = tokenizer.encode_with_starts(text)
-        return words_of_starts(text, starts, words_as_given(line, self.encoder.unicode_form))
+        ids, starts = tokenizer.encode_with_starts(text)
+        words = words_of_starts(text, starts, words_as_given(line, self.encoder.unicode_form))
+        return drop_punctuation(words, tokenizer.pieces(ids))
 
     def align_parts(
         self,
@@ -212,18 +221,19 @@ class WordAligner:
             links.append([])
             for tokens, text in translations:
                 pieces = self.encoder.tokenizers.tgt.pieces(tokens)
-                tgt_words = words_of_pieces(pieces, words_as_printed(text))
+                tgt_words = drop_punctuation(words_of_pieces(pieces, words_as_printed(text)), pieces)
                 links[-1].append(link_words(next(attended), src_words, tgt_words))
         return links
 
     def _words_of_parts(self, line: str, parts: Sequence[Part]) -> list[list[int | None]]:
         """Return the word of the line for each token of each part."""
         text, line_words = normalize(line, self.encoder.unicode_form), words_as_given(line, self.encoder.unicode_form)
-        words = []
+        tokenizer, words = self.encoder.tokenizers.src, []
         for part in parts:
-            _, starts = self.encoder.tokenizers.src.encode_with_starts(part.text)
+            ids, starts = tokenizer.encode_with_starts(part.text)
             starts = [part.start + start for start in starts[: len(part.tokens)]]
-            words.append(words_of_starts(text, starts, line_words))
+            pieces = tokenizer.pieces(ids[: len(starts)])
+            words.append(drop_punctuation(words_of_starts(text, starts, line_words), pieces))
         return words
 
     def attended(self, pairs: Sequence[TokenPair]) -> list[list[int]]:

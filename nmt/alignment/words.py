@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from unicodedata import category
 
 from nmt.errors import UserError
 from nmt.recipe import UnicodeForm
@@ -58,6 +59,18 @@ def words_of_pieces(pieces: Sequence[str], words: Sequence[int]) -> list[int | N
         indices.append(words[first] if first < len(words) else None)
         start += len(part)
     return indices
+
+
+def drop_punctuation(words: Sequence[int | None], pieces: Sequence[str]) -> list[int | None]:
+    """Return `words` with None for punctuation in words that have other pieces, such as the comma of `house,`.
+
+    A comma often attends to the next clause, so it would link the word before it to a wrong one.
+
+    words: word of each piece
+    """
+    is_mark = [all(character == SPACE or category(character)[0] == "P" for character in piece) for piece in pieces]
+    with_text = {word for word, mark in zip(words, is_mark, strict=True) if not mark}
+    return [None if mark and word in with_text else word for word, mark in zip(words, is_mark, strict=True)]
 
 
 def link_words(attended: Sequence[int], src_words: Sequence[int | None], tgt_words: Sequence[int | None]) -> Links:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt.alignment.words import (
+    drop_punctuation,
     format_links,
     link_words,
     words_as_given,
@@ -156,6 +157,22 @@ def test_pieces_belong_to_the_words_that_they_spell(pieces: list[str], words: li
     written = (spelled(piece) if piece[0] == "<" else piece.replace("\u2581", " ").encode() for piece in pieces)
     text = b"".join(written)
     assert words_of_pieces(pieces, words_as_printed(text.decode("utf-8", "replace"))) == words
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words", "expected"),
+    [
+        (["▁the", "▁house", ",", "▁in"], [0, 1, 1, 2], [0, 1, None, 2]),
+        (["▁„", "Haus", "“."], [0, 0, 0], [None, 0, None]),
+        (["▁a", "▁,", "▁b"], [0, 1, 2], [0, 1, 2]),  # a word of its own
+        (["▁", ".", "..", "▁5", "€"], [0, 0, 0, 1, 1], [0, 0, 0, 1, 1]),  # a symbol is no punctuation
+        (["▁", "a", "<0xE2>", "▁"], [0, 0, 0, None], [None, 0, 0, None]),
+    ],
+)
+def test_punctuation_at_a_word_is_not_aligned(
+    pieces: list[str], words: list[int | None], expected: list[int | None]
+) -> None:
+    assert drop_punctuation(words, pieces) == expected
 
 
 def test_words_are_aligned_if_any_of_their_tokens_are() -> None:
