@@ -73,6 +73,7 @@ from nmt.storage.sealed import (
 )
 from nmt.train.data import TrainingData
 from nmt.train.disk_space import require_disk_space
+from nmt.train.final_validation import validate_average
 from nmt.train.resume import require_same_text, require_same_tokenizers
 from nmt.train.state import TrainState, require_same_run
 from nmt.train.trainer import ModelFiles, Trainer
@@ -289,6 +290,7 @@ def _model_files_of(recipe: Recipe, prepared: Prepared) -> ModelFiles:
 def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
     run_dir = recipe.directory
     averaged = _update_model(recipe)
+    average_nll = validate_average(recipe, state, averaged, world.device)
     prepared = load_prepared(recipe.data_directory).report
     record_leaks(recipe, prepared, begin_search(recipe))  # the test sets may have changed during training
     leaks = read_leaks(run_dir)
@@ -303,7 +305,7 @@ def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
         data=DataSummary.from_prepare_report(prepared, _valid_leaks(leaks)),
         parameters=num_parameters,
         model=manifest_digest(run_dir / "model"),
-        training=_summarize_training(recipe, world, state, averaged),
+        training=_summarize_training(recipe, world, state, averaged, average_nll),
         tests=tuple(with_direction(test, recipe) for test in tests),
         machine=describe_machine(),
         versions=describe_software(),
@@ -466,7 +468,9 @@ def _translate(recipe: Recipe, translator: Translator, test: TestSet, window: in
     return TranslatedSet(lines, seconds, translation_digest(origin, test.src, lines))
 
 
-def _summarize_training(recipe: Recipe, world: World, state: TrainState, averaged: Sequence[Path]) -> TrainingSummary:
+def _summarize_training(
+    recipe: Recipe, world: World, state: TrainState, averaged: Sequence[Path], average_nll: float | None
+) -> TrainingSummary:
     work = Workload(**state.workload) if state.workload else None
     best = "valid/average_" if state.is_best_from_ema else "valid/"
     return TrainingSummary(
@@ -486,4 +490,5 @@ def _summarize_training(recipe: Recipe, world: World, state: TrainState, average
         skipped=state.skipped,
         micro_batches=work.micro_batches if work else None,
         useful_fraction=work.efficiency if work else None,
+        average_nll=average_nll,
     )

@@ -77,6 +77,7 @@ class TrainingSummary:
     valid_nll:     negative log-likelihood per validation token in nats at the best validation, without label smoothing;
                    of the EMA if the best score is that of the EMA; None if no validation has a finite score
     averaged:      number of averaged checkpoints; 0 if the model is the EMA
+    average_nll:   validation nll of the average; None for a single checkpoint or the EMA, which training validates
     is_from_ema:   whether the best validation is that of the EMA
     is_worse_than_start: whether the best validation is worse than that of the model that fine-tuning started from
     skipped:       updates with non-finite gradients
@@ -102,6 +103,7 @@ class TrainingSummary:
     valid_bleu: float | None = None
     micro_batches: float | None = None
     useful_fraction: float | None = None
+    average_nll: float | None = None
 
     @property
     def tokens_per_second(self) -> float:

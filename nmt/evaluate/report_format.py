@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from nmt.evaluate.tables import escape_markdown, markdown_rows
 from nmt.logs import counted, format_duration
 from nmt.storage.finite import finite
 from nmt.storage.sealed import write_file
+from nmt.train.validate import perplexity
 
 
 def write_report(report: RunReport, directory: Path) -> tuple[Path, Path]:
@@ -130,7 +130,7 @@ def _training_section(report: RunReport) -> Iterator[str]:
             "precision": f"{training.precision} on {training.device}{processes}",
             "micro-batches per update": _micro_batches(training),
             "best validation": _validation(training),
-            "averaged checkpoints": str(training.averaged or "none; the model is the EMA"),
+            "averaged checkpoints": _averaged(training),
             "seed": str(report.seed),
         }
     )
@@ -187,12 +187,22 @@ def _validation(training: TrainingSummary) -> str:
     if training.valid_nll is None:
         return "none has a finite score"
     at = f" at update {training.valid_step:,}" if training.valid_step is not None else ""
-    perplexity = training.valid_perplexity or math.nan
-    shown = f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.3g}"
     worse = "; worse than the initial model" if training.is_worse_than_start else ""
     model = "EMA " if training.is_from_ema else ""
     bleu = f"BLEU {training.valid_bleu:.2f}, by which it was chosen, " if training.valid_bleu is not None else ""
-    return f"{model}{bleu}nll {training.valid_nll:.4f}, perplexity {shown}{at}{worse}"
+    return f"{model}{bleu}{_nll(training.valid_nll)}{at}{worse}"
+
+
+def _averaged(training: TrainingSummary) -> str:
+    if not training.averaged:
+        return "none; the model is the EMA"
+    return f"{training.averaged}" + ("" if training.average_nll is None else f"; {_nll(training.average_nll)}")
+
+
+def _nll(nll: float) -> str:
+    value = perplexity(nll)
+    shown = f"{value:.2f}" if value < 1e6 else f"{value:.3g}"
+    return f"nll {nll:.4f}, perplexity {shown}"
 
 
 def _data_section(data: DataSummary) -> Iterator[str]:

@@ -51,8 +51,8 @@ schedule = "cosine"  # decays to 0
 learning_rate = 2e-3
 warmup_steps = {warmup_steps}
 clip_norm = 1.0  # for the high learning rate
-validate_every = 300
-save_every = 150
+validate_every = {validate_every}
+save_every = {save_every}  # the last five, which are averaged, must be close to each other
 """
 
 _SMALL = """\
@@ -158,5 +158,12 @@ def _size(pairs: int, tokens: int, alphabet: int) -> tuple[str, str]:
         epochs += ", because a model needs about 1,000 updates; fewer may be better for so little text"
     vocab_size = min(6_000, max(400, tokens // 50))  # SentencePiece rejects sizes too large for the text
     vocab_size = max(vocab_size, alphabet + _MIN_OTHER_TOKENS)
-    warmup_steps = min(600, steps // 10)
-    return "tiny", _TINY.format(max_steps=steps, epochs=epochs, warmup_steps=warmup_steps, vocab_size=vocab_size)
+    save_every = min(150, steps // 500 * 10 + 10)  # the last five are within an eighth of the updates
+    return "tiny", _TINY.format(
+        max_steps=steps,
+        epochs=epochs,
+        warmup_steps=min(600, steps // 10),
+        vocab_size=vocab_size,
+        save_every=save_every,
+        validate_every=2 * save_every,
+    )

@@ -59,6 +59,14 @@ def test_a_million_pairs_select_the_base_model(pairs: int, size: str, dropout: f
     assert recipe.train.batch_tokens == batch_tokens
 
 
+@pytest.mark.parametrize("pairs", [100, 3_000, 20_000, 29_000, 99_999])
+def test_averaged_checkpoints_are_close_to_each_other(pairs: int) -> None:
+    corpus = {"kind": "tsv", "path": "pairs.tsv"}
+    train = parse_recipe(starter_recipe("own", ("en", "de"), corpus, corpus, pairs, 14 * pairs, 100).text).train
+    assert (train.average_count - 1) * train.save_every <= train.max_steps / 8
+    assert train.validate_every % train.save_every == 0
+
+
 @pytest.mark.slow
 def test_the_recipe_trains(tmp_path: Path, nmt: Nmt) -> None:
     out, given, pairs = tmp_path / "own.toml", options(tmp_path, 0), list(generate("train", 300, 5))

@@ -93,6 +93,11 @@ def test_the_report_of_an_ema_has_no_averaged_checkpoints() -> None:
     assert "| averaged checkpoints | none; the model is the EMA |" in format_markdown(with_training(averaged=0))
 
 
+def test_the_report_of_an_average_has_its_nll() -> None:
+    row = "| averaged checkpoints | 5; nll 1.2000, perplexity 3.32 |"
+    assert row in format_markdown(with_training(averaged=5, average_nll=1.2))
+
+
 def test_markdown_tables_have_the_values_of_the_report() -> None:
     rows = rendered_cells(format_markdown(REPORT))
     expected = [
