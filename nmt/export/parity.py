@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmt.checkpoint import LoadedModel
 from nmt.data.prepare import load_prepared
@@ -226,18 +226,18 @@ _DTYPES: Mapping[str, torch.dtype] = {
 def round_weights(model: Transformer, quantization: Quantization) -> Transformer:
     """Return a float32 copy with weights rounded like CTranslate2's; for float32, the model itself.
 
-    int8 types quantize matrices, with one scale per row. Other tensors have the type at the end of the name, or
-    float32 for `int8`.
+    int8 types quantize the matrices of linear layers and embeddings, with one scale per row. Other tensors have
+    the type at the end of the name, or float32 for `int8`. CTranslate2 computes rotary encodings itself.
     """
     if quantization == "float32":
         return model
     rounded = copy.deepcopy(model)
     dtype = _DTYPES.get(quantization)
-    for tensor in (*rounded.parameters(), *rounded.buffers()):
-        is_matrix = isinstance(tensor, nn.Parameter) and tensor.dim() == 2
-        if is_matrix and quantization.startswith("int8"):
+    for name, tensor in (*rounded.named_parameters(), *rounded.named_buffers()):
+        leaf = name.rpartition(".")[2]
+        if leaf == "weight" and tensor.dim() == 2 and quantization.startswith("int8"):
             tensor.copy_(_round_to_int8(tensor))
-        elif dtype is not None and tensor.is_floating_point():
+        elif dtype is not None and leaf != "rotary":
             tensor.copy_(tensor.to(dtype))
     return rounded
 
@@ -256,7 +256,8 @@ def _round_to_int8(weight: Tensor) -> Tensor:
 def check_huggingface(loaded: LoadedModel, tokenizers: Tokenizers, exported: Path, sample: Sample) -> Parity:
     """Compare tokens, texts, and log-probabilities of the whole vocabulary at all positions of greedy translations.
 
-    Leaves out sentences that begin with `>>...<<`: Marian's tokenizer reads this as a language code.
+    Leaves out sentences that begin with `>>...<<`, which Marian's tokenizer reads as a language code, unless that is a
+    piece of the source tokenizer.
     """
     codes = {None, *tokenizers.src.all_pieces}
     form = loaded.metadata.unicode_form

@@ -76,6 +76,19 @@ def test_round_weights_rounds_to_the_stored_type(quantization: str, make_model: 
 
 @pytest.mark.slow
 @needs_ctranslate2
+@pytest.mark.parametrize("quantization", ["float16", "int8", "int8_bfloat16"])
+@pytest.mark.parametrize("positions", ["learned", "rotary", "relative"])
+def test_positions_are_rounded_as_in_the_export(
+    positions: str, quantization: str, make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parity, "_MAX_MEAN_DIFFERENCE", dict.fromkeys((quantization,), 1.0))  # weights are random
+    options = ExportOptions("ctranslate2", quantization=quantization)  # type: ignore[arg-type]
+    (*_, note) = export_model(make_model(positions=positions), tmp_path / "export", options)
+    assert note.startswith("Parity check passed: ")
+
+
+@pytest.mark.slow
+@needs_ctranslate2
 @pytest.mark.parametrize("quantization", ["float32", "bfloat16", "int8"])
 def test_a_small_weight_error_is_found_despite_rounding(
     quantization: str, make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
