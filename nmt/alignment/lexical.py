@@ -161,7 +161,7 @@ class LexicalAligner:
         return cls(load("forward"), load("backward"))
 
     def links(self, pairs: Pairs) -> list[set[tuple[int, int]]]:
-        """Return the links of each pair, like `agreed_links`."""
+        """Return the links of each pair, like `agreed_links`, but also of very long pairs."""
         return _agreed(self.forward.best_sources(pairs), self.backward.best_sources(_swapped(pairs)))
 
 

@@ -35,7 +35,7 @@ def translation_digest(origin: str, src: Sequence[str], lines: Sequence[str]) ->
 
 
 def text_digest(lines: Sequence[str]) -> str:
-    """Return a SHA-256 of source sentences or translations."""
+    """Return a SHA-256 of lines."""
     return hashlib.sha256(json.dumps(list(lines)).encode()).hexdigest()
 
 

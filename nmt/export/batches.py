@@ -76,9 +76,11 @@ class BatchQueue:
 
 
 def split_batches(lengths: Sequence[tuple[int, int]], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of sentence indices, longest first: equal lengths, at most `batch_tokens` source tokens in total.
+    """Yield batches of indices of sentences with equal lengths, longest first.
 
-    lengths: of source and target (or its prefix), without EOS; a longer sentence is a batch of its own
+    Each has at most `batch_tokens` source tokens, EOS included; a longer sentence is a batch of its own.
+
+    lengths: of source and target (or its prefix), without EOS
     """
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True):

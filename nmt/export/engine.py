@@ -342,7 +342,7 @@ def _longer_search(options: SearchOptions) -> dict[str, Any]:
 
 
 def _until_stop(outputs: list[_Output], options: SearchOptions) -> list[_Output]:
-    """Return the outputs that end before nmt stops the search; all of them if it does not stop."""
+    """Return the outputs that have ended when nmt stops the search; all of them if it does not stop."""
     assert options.max_finished is not None, "CTranslate2 does not support `stop` 'exact'"
     lengths = sorted(len(output.tokens) for output in outputs if output.has_eos)
     if len(lengths) < options.max_finished:
@@ -352,7 +352,7 @@ def _until_stop(outputs: list[_Output], options: SearchOptions) -> list[_Output]
 
 
 def _rank(outputs: Sequence[_Output], options: SearchOptions) -> list[Hypothesis]:
-    """Return the `n_best` best outputs, best first."""
+    """Return the `n_best` best outputs with a finite log-probability, best first."""
     hypotheses = []
     for tokens, log_prob, token_log_probs, _ in outputs:
         penalty = length_penalty(len(tokens) + 1, options.length_penalty, options.length_alpha)

@@ -113,7 +113,7 @@ def _climb(lists: TuningSet, weights: Floats, random: np.random.Generator) -> tu
 def search_line(lists: TuningSet, weights: Floats, direction: Floats) -> tuple[float, float]:
     """Return the step with the highest corpus score of `weights + step * direction`, and that score.
 
-    The step is the middle of its interval, or 1 beyond the outermost crossing.
+    The step is the middle of its interval, or 1 beyond the outermost crossing; 0 without crossings.
     """
     crossings, totals = _intervals(lists, lists.features @ weights, lists.features @ direction)
     if not len(crossings):

@@ -18,7 +18,7 @@ Event = tuple[str, dict[str, Any]]
 
 
 async def stream_events(events: AsyncIterator[Event]) -> StreamingResponse:
-    """Send events, then the event `done`.
+    """Return a response that sends events, then the event `done`.
 
     An HTTPException before the first event is raised. A later one becomes the event `error`, because the status has
     been sent.

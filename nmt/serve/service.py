@@ -38,7 +38,10 @@ SHUTTING_DOWN = "the server is shutting down"
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one request; `seconds` applies to receiving its body, and to each call of `Service.process`."""
+    """Limits of one request.
+
+    seconds: for its body to arrive; in each call of `Service.process`, for a place in the queue, and for the results
+    """
 
     body_bytes: int = 1_048_576
     characters: int = 100_000

@@ -7,7 +7,7 @@ TAGS = ("b", "i", "a", "span", "x-y")
 
 
 def item(rng: random.Random) -> str:
-    """Return a number, URL, e-mail address or placeholder."""
+    """Return a number, date, URL, e-mail address, placeholder or entity."""
     match rng.randrange(8):
         case 0:
             return f"{rng.randint(0, 10 ** rng.randint(1, 7)):,}"
