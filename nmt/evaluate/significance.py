@@ -19,7 +19,7 @@ from nmt.rerank.corpus_counts import Counts
 
 # Score differences (0 to 100) within this tolerance are equal: their sums were added in different orders.
 _TOLERANCE = 1e-9
-# Number of chunks of the trials, and resamples per chunk; both bound memory.
+# Chunks of the randomization trials, and bootstrap resamples per chunk; both bound memory.
 _PARTS = 20
 _RESAMPLES_PER_PART = 50
 

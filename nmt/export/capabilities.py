@@ -117,7 +117,8 @@ def unsupported_options(
     if device is not None:
         supported = supported_precisions(device)
         if resolve_precision(precision, device) not in supported:
-            unsupported.append(f"precision {precision} (this {device.kind} supports {', '.join(supported)})")
+            name = "CPU" if device.kind == "cpu" else "GPU"
+            unsupported.append(f"precision {precision} (this {name} supports {', '.join(supported)})")
     return unsupported
 
 

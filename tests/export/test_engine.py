@@ -357,7 +357,7 @@ def test_avx512_is_enabled_where_it_is_faster(
 def test_an_unsupported_precision_is_an_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctranslate2.get_supported_compute_types", lambda *_: {"float32", "int8"})
     decode = DecodeRecipe(length_penalty="none")
-    with pytest.raises(UserError, match=r"does not support precision fp16 \(this cpu supports fp32, int8\)"):
+    with pytest.raises(UserError, match=r"does not support precision fp16 \(this CPU supports fp32, int8\)"):
         CTranslate2Translator.load(model, "cpu", "fp16", decode)
 
 
