@@ -74,7 +74,7 @@ class Sweep:
             raise RecipeError(f"two of the variants {', '.join(folders)} map to the same directory name; rename one")
         recipes = {name: self._load(name)[1] for name in self.variants}
         for name, other in combinations(recipes, 2):
-            if recipes[name].model_dump() == recipes[other].model_dump():
+            if recipes[name].model_dump(exclude={"name"}) == recipes[other].model_dump(exclude={"name"}):
                 raise RecipeError(f"variants {name} and {other} have the same options; correct or remove one of them")
         runs: list[Run] = []
         for index in range(self.seeds):
@@ -169,18 +169,19 @@ def _key(override: str) -> str:
 
 
 def _split_values(text: str) -> list[str]:
-    """Split `key=A,B,...` into the overrides `key=A`, `key=B`, ..."""
+    """Split `key=A,B,...` into the overrides `key=A`, `key=B`, ...; an empty A stands for the default."""
     key, sign, values = text.partition("=")
-    parts = [part.strip() for part in _COMMA.split(values)]
-    if not sign or not key.strip() or not all(parts) or len(set(parts)) < len(parts):
+    first, *others = parts = [part.strip() for part in _COMMA.split(values)]
+    is_valid = (first or others) and all(others) and len(set(parts)) == len(parts)
+    if not sign or not key.strip() or not is_valid:
         raise RecipeError(f"--vary {text}: it must be KEY=A,B with different values, such as model.num_heads=4,8")
     return [f"{key.strip()}={value}" for value in parts]
 
 
 def _short_name(override: str) -> str:
-    """Return an override without the section of its key."""
+    """Return an override without the section of its key; an empty value is written as `default`."""
     key, _, value = override.partition("=")
-    return f"{key.rpartition('.')[2]}={value}"
+    return f"{key.rpartition('.')[2]}={value or 'default'}"
 
 
 def require_translations(runs: Sequence[Run]) -> None:

@@ -140,9 +140,11 @@ class ModelRecipe(Section):
             return self
         if self.d_head is None and self.d_model % self.num_heads:
             step = math.lcm(self.num_heads, 2)
+            fewer_heads = next(count for count in range(self.num_heads, 0, -1) if self.d_model % count == 0)
             raise ValueError(
-                f"model.d_model is {self.d_model}; it must be a multiple of model.num_heads ({self.num_heads}); "
-                f"try {max(self.d_model // step, 1) * step}"
+                f"model.d_model is {self.d_model}; it must be a multiple of model.num_heads ({self.num_heads}); try "
+                f"model.num_heads={fewer_heads} or model.d_model={max(self.d_model // step, 1) * step}, or set "
+                "model.d_head"
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"model.d_model is {self.d_model}; it must be even, half sine and half cosine")

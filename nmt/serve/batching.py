@@ -113,13 +113,17 @@ class Batcher:
             job.future.add_done_callback(partial(self._remove_if_canceled, job))
         return [job.future for job in jobs]
 
-    def close(self) -> None:
-        """Accept no more items, process the queued ones, and join the threads."""
+    def close(self, timeout: float | None = None) -> bool:
+        """Accept no more items, process the queued ones, and join the threads; return whether they have ended.
+
+        timeout: for each thread, in seconds
+        """
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join()
+            thread.join(timeout)
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _has_capacity(self, client: Hashable, num_items: int) -> bool:
         """Return whether further items of a client fit into the queue."""

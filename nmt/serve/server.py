@@ -30,6 +30,7 @@ HEADER_TIMEOUT = 10
 
 _OPEN_FILES = 1_024  # if there is no limit
 _MAX_JOINED_BYTES = 16_384  # above this, copying costs more than a system call
+_BATCH_SECONDS = 1.0  # after the last response, for a batch whose requests have all ended
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -68,8 +69,10 @@ def run_server(
     server = _Server(config, service)
     server.run([bound])
     with server.capture_signals():
-        for model in service.models.values():
-            model.batcher.close()
+        have_ended = [model.batcher.close(_BATCH_SECONDS) for model in service.models.values()]
+        if not all(have_ended):
+            say("a batch is still running, but its requests have timed out or were canceled: exiting without it")
+            os._exit(0)  # an orderly exit would wait for it
 
 
 class _Server(uvicorn.Server):

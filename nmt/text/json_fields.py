@@ -21,9 +21,14 @@ def parse_json(line: str, where: str) -> Any:
         )
     try:
         return json.loads(line, object_pairs_hook=unique_fields, parse_int=short_integer)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
         raise UserError(
-            f"{where} is not JSON ({message_of(error)}); each line must be one JSON object with unique fields; fix it"
+            f"{where} has objects or arrays nested too deeply; flatten them, or remove the field"
+        ) from error
+    except ValueError as error:
+        problem = "is not JSON" if isinstance(error, json.JSONDecodeError) else "is not usable JSON"
+        raise UserError(
+            f"{where} {problem} ({message_of(error)}); each line must be one JSON object with unique fields; fix it"
         ) from error
 
 

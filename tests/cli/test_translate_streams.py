@@ -150,7 +150,12 @@ def test_formats_are_selected_by_name_and_by_option(model: Path, nmt: Nmt, sente
     [
         ("in.jsonl", b'{"text": "a"}\n{"body": "b"}\n', (), "in.jsonl, line 2 has no field 'text'"),
         ("in.jsonl", b"{1\n", (), "in.jsonl, line 1 is not JSON"),
-        ("in.jsonl", b'{"text": "a", "text": "b"}\n', (), "in.jsonl, line 1 is not JSON (field 'text' is repeated)"),
+        (
+            "in.jsonl",
+            b'{"text": "a", "text": "b"}\n',
+            (),
+            "in.jsonl, line 1 is not usable JSON (field 'text' is repeated)",
+        ),
         ("in.jsonl", b'{"text": "a", "translation": "", "n_best": []}', (), "the fields 'translation' and 'n_best'"),
         ("in.json", b'[{"text": "a"}]', (), "in.json, line 1 starts an array"),
         ("in.txt", "a\n".encode("utf-16"), (), "in.txt is UTF-16; nmt reads UTF-8"),

@@ -48,6 +48,17 @@ def test_all_combinations_run_with_each_seed_in_turn(recipe: Path, tmp_path: Pat
     ]
 
 
+def test_an_empty_first_value_stands_for_the_default(recipe: Path, tmp_path: Path) -> None:
+    runs = make_sweep(recipe, 1, ("model.d_head=4",), ["train.max_minutes=,5"]).runs(tmp_path)
+    assert {run.variant: run.recipe.train.max_minutes for run in runs} == {
+        "max_minutes=default": None,
+        "max_minutes=5": 5,
+    }
+    for text in ("model.d_head=", "model.d_head=8,"):
+        with pytest.raises(RecipeError, match="it must be KEY=A,B with different values"):
+            make_sweep(recipe, 1, (), [text])
+
+
 def test_recipe_without_variants_is_repeated(recipe: Path, tmp_path: Path) -> None:
     runs = make_sweep(recipe, 3, (), ()).runs(tmp_path)
     assert [run.name for run in runs] == ["tiny, seed 7", "tiny, seed 8", "tiny, seed 9"]
@@ -101,6 +112,8 @@ def test_seeds_start_at_an_override_and_run_dir_is_rejected(recipe: Path, tmp_pa
 def test_variants_with_equal_options_are_an_error(recipe: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"variants dropout=0.1 and dropout=1e-1 have the same options; correct or"):
         make_sweep(recipe, 1, (), ["model.dropout=0.1,1e-1"]).runs(tmp_path)
+    with pytest.raises(RecipeError, match="variants name=a and name=b have the same options"):
+        make_sweep(recipe, 1, (), ["name=a,b"]).runs(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["table3-wmt14", "table3-multi30k"])

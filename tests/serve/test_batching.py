@@ -137,10 +137,19 @@ def test_closing_processes_the_queue_without_delay(model: FakeModel) -> None:
     model.may_run.set()
     batcher = Batcher(model, BatchingOptions(4, 10, max_delay=1_000.0))
     futures = batcher.submit("a", [1, 2])
-    batcher.close()
+    assert batcher.close()
     assert results(futures) == [2, 4]
     with pytest.raises(QueueFullError):
         batcher.submit("a", [1])
+
+
+def test_closing_waits_for_a_running_batch_until_the_timeout(model: FakeModel) -> None:
+    batcher = Batcher(model, BatchingOptions(1, 10))
+    (future,) = batcher.submit("a", [1])
+    assert not batcher.close(timeout=0.01)
+    model.may_run.set()
+    assert batcher.close()
+    assert results([future]) == [2]
 
 
 def test_idle_threads_share_the_queue_and_run_at_the_same_time(model: FakeModel) -> None:

@@ -115,10 +115,16 @@ def test_the_text_of_a_line_is_read(reader: RecordReader, line: str, text: str |
         (TSV, "", "has 1 column;"),
         (JSONL, "{'page': 1}", "in, line 7 is not JSON"),
         (JSONL, '{"page": {"text": "a"', "is not JSON"),
-        (JSONL, '{"page": {"text": "a"}, "page": {"text": "b"}}', "in, line 7 is not JSON (field 'page' is repeated)"),
+        (
+            JSONL,
+            '{"page": {"text": "a"}, "page": {"text": "b"}}',
+            "in, line 7 is not usable JSON (field 'page' is repeated)",
+        ),
         (JSONL, '{"page": {"text": "a", "n": 1, "n": 1}}', "field 'n' is repeated); each line must be one JSON object"),
-        pytest.param(JSONL, '{"page": ' * 100_000, "is not JSON", id="deep"),
-        pytest.param(JSONL, f'{{"page": {"9" * 5_000}}}', "is not JSON", id="digits"),
+        pytest.param(JSONL, '{"page": ' * 100_000, "in, line 7 has objects or arrays nested too deeply", id="deep"),
+        pytest.param(
+            JSONL, f'{{"page": {"9" * 5_000}}}', "is not usable JSON (it has an integer of 5,000 digits)", id="digits"
+        ),
         (
             JSONL,
             '{"page": {"body": "a"}}',
