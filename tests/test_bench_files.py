@@ -82,6 +82,15 @@ def test_two_loaded_systems_are_compared(work: FileWorkload, name: str, settings
     assert result.ours.settings["engine"] == "torch"
 
 
+def test_memory_excludes_the_warm_up(work: FileWorkload, monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = iter([300 << 20, 40 << 20, 60 << 20, 50 << 20])
+    monkeypatch.setattr(file_comparison, "run_command", lambda words: (1.0, next(peaks)))
+    command = file_comparison._Command("nmt", {}, [], work.source)
+    for _ in range(4):
+        command.run()
+    assert command.measurement(replace(work, ref=None, warm_up=1)).settings["memory"] == "60 MiB"
+
+
 def test_memory_includes_all_processes_of_a_command() -> None:
     """A process of 40 MiB starts one of 30 MiB; they share no memory."""
     child = "import sys; held = b'1' * (30 << 20); print('ready', flush=True); sys.stdin.read()"

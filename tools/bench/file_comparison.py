@@ -1,8 +1,9 @@
 """Comparison of systems that translate a file with a trained model until EOS: complete commands, or loaded systems.
 
 Each command is a new process, and its startup is timed. A loaded system stays in memory, and each round translates the
-file once more. Exports are created beforehand and not timed. Memory is the peak of the summed proportional set sizes of
-a command's processes, sampled at intervals of a tenth of the time so far, but at least every second.
+file once more. Exports are created beforehand and not timed. Memory is the peak in the timed rounds of the summed
+proportional set sizes of a command's processes, sampled at intervals of a tenth of the time so far, but at least every
+second.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ class FileWorkload:
 
 @dataclass
 class _Command:
-    """A system's translation command, its times and its peak memory in bytes."""
+    """A system's translation command, and the time and peak memory in bytes of each run, warm-up included."""
 
     name: str
     settings: dict[str, str]
     words: list[str]
     out: Path
     seconds: list[float] = field(default_factory=list)
-    memory: int = 0
+    memory: list[int] = field(default_factory=list)
 
     def run(self) -> None:
         """Translate the file once; raises UserError if the command fails."""
@@ -85,13 +86,15 @@ class _Command:
         except UserError as error:
             raise UserError(f"{self.name} failed: {error}") from error
         self.seconds.append(seconds)
-        self.memory = max(self.memory, memory)
+        self.memory.append(memory)
 
     def measurement(self, workload: FileWorkload) -> Measurement:
         """Rates in lines per second of the timed rounds; memory and BLEU are listed with the settings."""
         num_lines = count_lines(workload.source)
         rates = [num_lines / seconds for seconds in self.seconds[workload.warm_up :]]
-        settings = self.settings | {"memory": f"{self.memory / 2**20:.0f} MiB"}
+        # `nmt translate` converts the model in its first run, for which it imports torch.
+        peak = max(self.memory[workload.warm_up :])
+        settings = self.settings | {"memory": f"{peak / 2**20:.0f} MiB"}
         measurement = Measurement(self.name, settings, {}, 0.0, rates)
         _add_bleu(measurement, self.out, workload)
         return measurement
