@@ -264,7 +264,7 @@ class TrainRecipe(Section):
     keep_last: PositiveInt = 5
     """Keep the newest N checkpoints."""
     keep_best: NonNegativeInt = 1
-    """Also keep the best N. Those that `save_every` would not save count toward `keep_last` while they are new."""
+    """Also keep the N best, even between multiples of `save_every`. All checkpoints count toward `keep_last`."""
     best_metric: Literal["loss", "nll", "bleu"] = "loss"
     """Criterion for the best checkpoints: validation loss (with label smoothing), negative log-likelihood or BLEU."""
     patience: NonNegativeInt = 0
