@@ -63,8 +63,8 @@ _FILE_LIMITS = (
     "limits, and the record for `--resume`."
 )
 _SMALL_STEPS = (
-    "One decoder step of a small model is a hundred operations of a few microseconds, which torch launches one by one. "
-    "`nmt/guide/benchmarks.md` has a profile of beam 5 and lists what was tried."
+    "One decoder step of a small model is hundreds of operations of a few microseconds, which torch launches one by "
+    "one. `nmt/guide/benchmarks.md` has a profile of beam 5 and lists what was tried."
 )
 _BASE_STEPS = "`nmt/guide/benchmarks.md` has a profile and the matmul rates of each precision and lists what was tried."
 
