@@ -45,36 +45,39 @@ _JSON_LINE = re.compile(r'\{\s*"')
 _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
 
 
-def format_of_file(path: Path) -> Format | None:
+def format_of_file(path: Path, *, is_output: bool = False) -> Format | None:
     """Return the format for the extension of a file (`.tsv`, `.jsonl.gz`), None if it is unknown.
 
-    Raises CommandError for files whose markup would be translated as text, such as WMT test sets, XLIFF and Markdown,
-    and for subtitles in formats other than SubRip, whose time codes would be translated.
+    Raises CommandError for unsupported formats: an input in one, such as a WMT test set, XLIFF, Markdown or subtitles
+    other than SubRip, would be translated with its markup or time codes.
     """
     endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in (".gz", ".xz", ".zst")]
-    if endings and endings[-1] in _OTHER_SUBTITLES:
+    ending = endings[-1] if endings else ""
+    if ending not in (*_OTHER_SUBTITLES, *_TEST_SETS, *_LOCALIZATION, *_TYPESETTING):
+        return _FORMATS.get(ending)
+    if is_output:
         raise CommandError(
-            f"{path}: {endings[-1]} is not supported; subtitles must be .srt; convert them, or choose a format with "
-            "--input-format or --output-format"
+            f"{path}: {ending} output is not supported; choose another name, or a format with --output-format"
         )
-    if endings and endings[-1] in (*_TEST_SETS, *_LOCALIZATION, *_TYPESETTING):
-        if endings[-1] in _TEST_SETS:
-            remedy = "use --input-format html to translate the text between tags, or data.test of a recipe to score it"
-        elif endings[-1] in _TYPESETTING:
-            remedy = "convert it to HTML, or choose a format with --input-format or --output-format"
-        else:
-            remedy = "extract the segments, or choose a format with --input-format or --output-format"
-        raise CommandError(f"{path}: {endings[-1]} is not supported, as its markup would be translated; {remedy}")
-    return _FORMATS.get(endings[-1]) if endings else None
+    wrong = f"{path}: {ending} is not supported"
+    if ending in _OTHER_SUBTITLES:
+        raise CommandError(f"{wrong}; subtitles must be .srt; convert them, or choose a format with --input-format")
+    if ending in _TEST_SETS:
+        remedy = "use --input-format html to translate the text between tags, or data.test of a recipe to score it"
+    elif ending in _TYPESETTING:
+        remedy = "convert it to HTML, or choose a format with --input-format"
+    else:
+        remedy = "extract the segments, or choose a format with --input-format"
+    raise CommandError(f"{wrong}, as its markup would be translated; {remedy}")
 
 
-def choose_format(path: Path, given: Format | None, default: Format) -> Format:
+def choose_format(path: Path, given: Format | None, default: Format, *, is_output: bool = False) -> Format:
     """Return the given format of a file, or else that of its extension, or else the default.
 
     Warns if an output with a CSV extension is written in a format other than text. Raises CommandError like
     `format_of_file`.
     """
-    found = given or format_of_file(path) or default
+    found = given or format_of_file(path, is_output=is_output) or default
     if given is None and found != "text" and has_csv_name(path):
         warn(f"{path} is written as {found}, not as CSV; rename it, or set --output-format {found}")
     return found

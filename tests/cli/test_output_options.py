@@ -73,6 +73,13 @@ def test_output_in_the_model_of_fusion_is_an_error(folder: Path, nmt: Nmt) -> No
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize("name", ["out.vtt", "out.md", "out.xml", "out.tmx.gz"])
+def test_the_error_for_an_unsupported_output_format_names_its_option(folder: Path, nmt: Nmt, name: str) -> None:
+    status, _, err = nmt("translate", folder / "model", folder / "src", "-o", folder / name)
+    assert status == 2
+    assert "output is not supported; choose another name, or a format with --output-format" in one_line(err)
+
+
 @pytest.mark.parametrize("command", ["rerank", "bench", "curves", "alignment"])
 def test_invalid_output_is_reported_before_any_work(
     folder: Path, nmt: Nmt, command: str, monkeypatch: pytest.MonkeyPatch
