@@ -32,20 +32,20 @@ _REMEDY = "rerun the command, with --resume if the output is a file"
 def start_torch_workers(device: str, processes: int | None, threads: int | None = None) -> Iterator[Workers]:
     """Provide workers on a device for a `with` block.
 
-    processes: worker processes on a CPU; 0 is one per core, 1 uses the current process or those of torchrun, and None
-               chooses the number from the line count of the file
+    processes: worker processes on a CPU; 1 uses the current process or those of torchrun, 0 is one per core, or 1 on a
+               GPU, and None chooses the number from the line count of the file
     threads:   number of torch threads of the current process, which then translates alone
 
     Raises UserError if the device or torchrun does not allow several worker processes.
     """
     given = processes
-    if processes == 0:
-        processes = num_cores()
     if threads is not None:
         processes = 1
         torch.set_num_threads(threads)
-    uses_pool = processes is not None and processes > 1
     with start_world(device, _REMEDY) as world:
+        if processes == 0:
+            processes = num_cores() if world.device.type == "cpu" else 1
+        uses_pool = processes is not None and processes > 1
         if uses_pool and world.size > 1:
             raise UserError(
                 f"--processes {given} cannot be used under torchrun, which started {world.size} processes; leave "

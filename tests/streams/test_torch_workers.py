@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -81,6 +82,16 @@ def test_workers_that_exceed_the_memory_end_before_this_process_loads_the_model(
     monkeypatch.setattr(torch_workers, "map_in_order", map_in_order)
     assert translate(None, load_here) == {str(os.getpid())}
     assert events == ["start 2 workers", "end workers", "load"]
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", 2), ("cuda", 1)])
+def test_0_processes_are_one_per_core_or_one_on_a_gpu(
+    device: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = SimpleNamespace(size=1, is_main=True, device=SimpleNamespace(type=device))
+    monkeypatch.setattr(torch_workers, "start_world", lambda *arguments: nullcontext(world))
+    with start_torch_workers(device, 0) as workers:
+        assert cast(torch_workers._TorchWorkers, workers).processes == expected
 
 
 @pytest.mark.parametrize("processes", [2, None])
