@@ -123,7 +123,7 @@ def decode(
         list[str] | None,
         typer.Option("--set", help="Any other option of the decode section, such as length_penalty=none."),
     ] = None,
-    precision: Annotated[SearchPrecision, typer.Option(help="Compute type; auto selects the fastest.")] = "auto",
+    precision: Annotated[SearchPrecision, typer.Option(help="Compute type; auto: bf16 if native, else fp32.")] = "auto",
     device: Device = "auto",
     threads: Annotated[int, typer.Option(min=0, max=MAX_THREADS, help="Threads per process; 0 uses all cores.")] = 0,
     processes: Annotated[int, typer.Option(min=1, max=MAX_THREADS, help="Processes that translate in parallel.")] = 1,

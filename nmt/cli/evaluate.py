@@ -46,7 +46,7 @@ Src = Annotated[
     Path | None, typer.Option(help="Sources for --by-length, --differences, --comet; else only their count is checked.")
 ]
 ByLength = Annotated[
-    bool, typer.Option("--by-length", help="Add scores by length of the source sentence; needs --src.")
+    bool, typer.Option("--by-length", help="Add scores by length of the source sentence; needs --src or --test-set.")
 ]
 TrainTgt = Annotated[
     list[Path] | None,
@@ -63,7 +63,7 @@ SentenceLevel = Annotated[
     typer.Option("-sl", "--sentence-level", metavar="FILE", help="Write the scores of each sentence to this TSV file."),
 ]
 Comet = Annotated[
-    str | None, typer.Option(metavar="COMMAND", help="Add COMET, computed by this comet-score program; needs --src.")
+    str | None, typer.Option(metavar="COMMAND", help="Add COMET, computed by this comet-score program; needs sources.")
 ]
 
 

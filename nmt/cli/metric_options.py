@@ -47,7 +47,7 @@ MetricsOption = Annotated[
     ),
 ]
 LangOption = Annotated[
-    str | None, typer.Option(help="Target language, for the tokenizers of bleu and bleu-*; --lang-pair implies it.")
+    str | None, typer.Option(help="Target language, for tokenizers of bleu, bleu-* and ter; --lang-pair implies it.")
 ]
 TokenizeOption = Annotated[
     str | None,

@@ -33,7 +33,7 @@ def replay(
         bool, typer.Option("--verify", help="Continue to the next checkpoint, and compare the state with it.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N (default: that of the run).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all pairs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Repeat one update of a run and list its training pairs by loss, with file and line.
 

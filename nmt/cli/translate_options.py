@@ -69,8 +69,8 @@ _KEEP = (
     "placeholders ({name}, %s, %(x)d). If a translation lacks one, the line is translated again or in parts."
 )
 _RESUME = (
-    "Continue OUT.part of an interrupted command; model, options and input must be unchanged. Does nothing if OUT is "
-    "complete."
+    "Continue OUT.part of an interrupted command; model, options and translated lines must be unchanged. Does nothing "
+    "if OUT is complete."
 )
 _RESTART = "Discard OUT.part of an interrupted command and start over."
 

@@ -171,11 +171,11 @@ class DecodeRecipe(Section):
 
     @property
     def description(self) -> str:
-        """The search in one phrase."""
+        """The search of `nmt run` in one phrase; without MBR, it takes one sample per sentence."""
         alpha = "" if self.length_penalty == "none" else f" {self.length_alpha:g}"
         search = f"beam {self.beam_size}, length penalty {self.length_penalty}{alpha}"
         if self.sampling:
-            has_candidates = self.mbr_metric != "none" and self.n_best > 1  # without MBR, only the API uses `n_best`
+            has_candidates = self.mbr_metric != "none" and self.n_best > 1
             search = f"{self.n_best} samples per sentence" if has_candidates else "one sample per sentence"
         return search if self.mbr_metric == "none" else f"{search}, MBR with {self.mbr_metric}"
 

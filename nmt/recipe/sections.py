@@ -82,7 +82,8 @@ class DataRecipe(Section):
     """`both` also puts the previous target sentences before the target; `nmt translate` then uses its own previous
     translations."""
     workers: Threads = 0
-    """Processes that clean and encode text; 0 means one per CPU core, or a single one for fewer than 150,000 pairs."""
+    """Processes that clean and encode text; 0 means one per CPU core, or a single one if the corpora are known to
+    have fewer than 150,000 pairs."""
 
     @model_validator(mode="after")
     def _corpus_options_fit_the_split(self) -> DataRecipe:
@@ -137,7 +138,7 @@ class TokenizerRecipe(Section):
     vocab_size: PositiveInt = 32_000
     """Vocabulary size, including special tokens and 256 byte tokens. With `char`, the maximum; rarer characters are
     encoded as bytes. With `byte` it is always 261 plus `user_symbols` and tags: spaces have their own token. A
-    reused tokenizer keeps its own size."""
+    reused tokenizer keeps its own size, plus new `user_symbols` and tags."""
     joint: bool = True
     """One model for both languages (required for three-way tied embeddings), or one per language. If all training
     corpora are `trees`, a separate target model has one token per bracket."""
