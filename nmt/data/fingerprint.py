@@ -71,7 +71,7 @@ def preparation_options(recipe: Recipe) -> dict[str, Any]:
 
 
 def recorded_options(recipe: Recipe, report: dict[str, Any]) -> dict[str, Any]:
-    """Return `preparation_options` in the form of a report.
+    """Return `preparation_options`, comparable with those of a report.
 
     Omits the mixture if the report is from a version that did not record it. A corpus that repeats a language of the
     recipe equals one that omits it.

@@ -195,7 +195,7 @@ class TrainRecipe(Section):
     """Weight decay of matrices, not of biases and norms; needs `adamw`."""
     schedule: Literal["noam", "inverse-sqrt", "cosine", "linear", "constant", "plateau"] = "noam"
     """Learning rate schedule: `noam` (the paper), or warm-up to `learning_rate` and then the named decay. `plateau`
-    multiplies the rate by `plateau_factor` after `plateau_patience` validations without a lower nll."""
+    multiplies the rate by `plateau_factor` after `plateau_patience` validations without a lower nll (without EMA)."""
     learning_rate: PositiveFloat = 1.0
     """Peak learning rate; for `noam`, a factor on the paper's schedule (peak: 1/sqrt(d_model * warmup_steps))."""
     warmup_steps: NonNegativeInt = 4_000
@@ -206,7 +206,7 @@ class TrainRecipe(Section):
     final_rate_ratio: Probability = 0.0
     """Final learning rate of `cosine` and `linear`, at `max_steps`, as a fraction of the peak."""
     plateau_factor: Probability = 0.5
-    """With `plateau`: factor of each reduction of the learning rate, above 0. Uses the nll without EMA."""
+    """With `plateau`: factor of each reduction of the learning rate, above 0."""
     plateau_patience: PositiveInt = 3
     """With `plateau`: validations without a lower nll before each reduction. Early stopping (`patience`) should wait
     longer."""
@@ -265,7 +265,7 @@ class TrainRecipe(Section):
     keep_last: PositiveInt = 5
     """Keep the newest N checkpoints."""
     keep_best: NonNegativeInt = 1
-    """Also keep the N best, even between multiples of `save_every`. All checkpoints count toward `keep_last`."""
+    """Also keep the best N, saved even if `save_every` is not due. While new, they count toward `keep_last`."""
     best_metric: Literal["loss", "nll", "bleu"] = "loss"
     """Criterion for the best checkpoints: validation loss (with label smoothing), negative log-likelihood or BLEU."""
     patience: NonNegativeInt = 0
