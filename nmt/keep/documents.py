@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nmt.keep.markup import BLOCKS, OVERRIDE, SUBTITLE_TAG, TAG, VOID, MarkedText, has_no_translation
+from nmt.keep.markup import MarkedText
+from nmt.keep.tags import BLOCKS, OVERRIDE, SUBTITLE_TAG, TAG, VOID, has_no_translation
 
 # Elements without natural language, or with significant line breaks.
 _COPIED = frozenset(["math", "pre", "script", "style", "svg", "template", "textarea"])

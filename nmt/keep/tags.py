@@ -1,0 +1,170 @@
+"""Parse the tags of a line into a tree of elements.
+
+XML and HTML parsers are not suitable: a line may contain only one tag of a pair, and tags must stay as written.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass, field
+from html.entities import html5
+
+from nmt.decode.translation import without_breaks
+
+_VOID_NAMES = "area base br col embed hr img input link meta param source track wbr"
+_BLOCK_NAMES = """
+    address article aside blockquote body br button caption center dd details dialog div dl dt fieldset figcaption
+    figure footer form frameset h1 h2 h3 h4 h5 h6 head header hr html iframe legend li main menu nav object ol optgroup
+    option p pre script section select style summary table tbody td textarea tfoot th thead title tr ul video
+"""
+VOID = frozenset(_VOID_NAMES.split())
+"""Names of HTML elements without content."""
+BLOCKS = frozenset(_BLOCK_NAMES.split())
+"""Names of HTML elements that end a line of text."""
+
+TAG = re.compile(
+    r"""<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<\?.*?(?:\?>|\Z)|<![A-Za-z][^>]*+(?:>|\Z)"""
+    r"""|<(?P<end>/?)(?P<name>[A-Za-z_][^\s/>"'<]*+)(?P<rest>(?:"[^"]*"|'[^']*'|[^'"<>])*+)>""",
+    re.DOTALL,
+)
+"""A tag, comment, declaration or processing instruction; without its end, the last three extend to the end of text."""
+# Inline elements with code or the names of keys.
+_CODE = frozenset(["code", "kbd", "samp", "var"])
+# An attribute outside the values of other attributes.
+_NO_TRANSLATION = re.compile(
+    r"""(?:"[^"]*"|'[^']*'|[^"'])*?\s(?:translate\s*=\s*(?:"no"|'no'|no(?=[\s/]|\Z))"""
+    r"""|class\s*=\s*(?:"(?:[^"]*\s)?notranslate(?=[\s"])|'(?:[^']*\s)?notranslate(?=[\s'])|notranslate(?=[\s/]|\Z)))""",
+    re.IGNORECASE,
+)
+TOKEN = re.compile(rf"{TAG.pattern}|(?P<entity>&[A-Za-z][\w.-]*;)", re.DOTALL)
+"""As `TAG`, or an entity with a name."""
+# As in HTML attributes: &copy is a character, but not the beginning of &copy=1 in a URL.
+_REFERENCE = re.compile(r"(&(?:#\d{1,99}|#[xX][0-9A-Fa-f]+|[A-Za-z]\w*)(?:;|(?![\w=])))")  # int() limits digits
+_UNENDED = "|".join(name for name in html5 if not name.endswith(";"))
+_BEGINS_REFERENCE_OR_TAG = rf"&(?=[#A-Za-z][\w.-]*;|(?:#\d+|#[xX][0-9A-Fa-f]+|{_UNENDED})(?![\w=]))|<(?=[A-Za-z_/!?])"
+OVERRIDE = r"\{\\[^{}\n]*\}"
+"""Pattern of an override tag of subtitles, such as {\\an8} or {\\i1}."""
+SUBTITLE_TAG = re.compile(f"{TAG.pattern}|{OVERRIDE}", re.DOTALL)
+_STYLE = re.compile(r"\{\\([bius])([01])\}")  # begins or ends bold, italic, underlined or strikeout text
+
+
+@dataclass
+class Element:
+    """Tags around a range of characters; a mark (empty element) has only an opening tag.
+
+    opening, closing: as written; "" if the tag is on another line
+    name:     of the tag, in lower case
+    is_fixed: whether the content is not translated
+    content:  of a fixed element, as written
+    """
+
+    opening: str
+    closing: str
+    start: int
+    end: int
+    children: list[Element] = field(default_factory=list)
+    name: str = ""
+    is_fixed: bool = False
+    content: str = ""
+
+    @property
+    def source(self) -> str:
+        """The tags of the element, with its content if it is fixed, else with the tags of all its descendants."""
+        inside = self.content if self.is_fixed else "".join(child.source for child in self.children)
+        return self.opening + inside + self.closing
+
+
+def has_no_translation(tag: re.Match[str]) -> bool:
+    """Return whether an opening tag, a match of `TAG`, has the attribute translate="no" or the class notranslate."""
+    return _NO_TRANSLATION.match(tag["rest"] or "") is not None
+
+
+class Parser:
+    """Builds the tree of a line.
+
+    text:  text so far
+    fixed: see `MarkedText`
+    depth: number of elements that are open, or that began on an earlier line
+    """
+
+    def __init__(self, line: str, *, is_subtitle: bool) -> None:
+        self.text = ""
+        self.fixed: list[str] = []
+        self.depth = 0
+        self._line, self._is_subtitle = line, is_subtitle
+        self._stack = [Element("", "", 0, 0)]  # the line, and its open elements
+        self._starts = [0]  # of their content in the line
+        self._literal: set[str] = set()  # characters that are not written as entities
+
+    @property
+    def escaped(self) -> str:
+        """See `MarkedText`; well-formed lines stay well-formed, and others keep their & and <."""
+        if self._is_subtitle:
+            return ""
+        if self._literal & {"&", "<"}:
+            return _BEGINS_REFERENCE_OR_TAG
+        return "[&<]" if ">" in self._literal else "[&<>]"
+
+    @property
+    def _parent(self) -> Element:
+        return self._stack[-1]
+
+    def add_text(self, source: str) -> None:
+        """Add text between tags."""
+        for index, piece in enumerate([source] if self._is_subtitle else _REFERENCE.split(source)):
+            text = html.unescape(piece) if index % 2 and (piece[1] == "#" or piece[1:] in html5) else piece
+            if text == piece:
+                self._literal.update(piece)
+            self.text += without_breaks(text)
+
+    def add_tag(self, token: re.Match[str]) -> None:
+        """Add a tag or other markup."""
+        tag, position = without_breaks(token[0]), len(self.text)
+        style = _STYLE.fullmatch(tag)
+        name = style[1] if style else (token["name"] or "").lower()
+        if token["end"] or (style and style[2] == "0"):
+            self._close(name, tag, token.start())
+        elif name and name not in VOID and not (token["rest"] or "").endswith("/"):
+            self.depth += 1
+            is_fixed = name in _CODE or has_no_translation(token)
+            self._stack.append(Element(tag, "", position, position, name=name, is_fixed=is_fixed))
+            self._starts.append(token.end())
+        else:
+            self._parent.children.append(Element(tag, "", position, position))
+        if name in BLOCKS and self.text and not self.text[-1].isspace():
+            self.text += " "
+
+    def _close(self, name: str, tag: str, end: int) -> None:
+        """Close an element whose content ends at `end` in the line, and the open elements inside it."""
+        if name in [element.name for element in self._stack[1:]]:
+            while self._parent.name != name:
+                self._pop(end)
+            self._parent.closing = tag
+            self._pop(end)
+        else:  # it began on an earlier line
+            self.depth += 1
+            self._parent.children = [Element("", tag, self._parent.start, len(self.text), self._parent.children)]
+
+    def _pop(self, end: int) -> None:
+        self.depth -= 1
+        element, start = self._stack.pop(), self._starts.pop()
+        element.end = len(self.text)
+        content = self.text[element.start :].strip()
+        if element.is_fixed:
+            element.content = without_breaks(self._line[start:end])
+            if content:
+                self.fixed.append(content)
+        self._parent.children.append(element)
+
+    def finish(self) -> list[Element]:
+        """Return the top-level elements; those without words become marks."""
+        while len(self._stack) > 1:
+            self._pop(len(self._line))
+        return [self._simplified(child) for child in self._parent.children]
+
+    def _simplified(self, element: Element) -> Element:
+        if not self.text[element.start : element.end].strip():
+            return Element(element.source, "", element.start, element.start)
+        element.children = [self._simplified(child) for child in element.children]
+        return element
