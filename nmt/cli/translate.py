@@ -274,7 +274,7 @@ def _override_decode(decode: DecodeRecipe, search: SearchArguments) -> DecodeRec
 def _choose_output_format(inputs: InputOptions, outputs: OutputOptions) -> Format:
     """Return the format of the output; raises BadParameter if a document would be converted."""
     in_format = inputs.format
-    out_format = choose_format(outputs.file, outputs.given_format, in_format, is_output=True)
+    out_format = choose_format(outputs.file, outputs.given_format, in_format, inputs.file)
     if in_format != out_format and (in_format in DOCUMENT_FORMATS or out_format in DOCUMENT_FORMATS):
         raise typer.BadParameter(
             f"{inputs.file} is read as {in_format} and {outputs.file} is written as {out_format}; a document keeps its "

@@ -45,14 +45,19 @@ _JSON_LINE = re.compile(r'\{\s*"')
 _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
 
 
+def _extension(path: Path) -> str:
+    """Return the extension of a file in lower case, without that of its compression."""
+    endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in (".gz", ".xz", ".zst")]
+    return endings[-1] if endings else ""
+
+
 def format_of_file(path: Path, *, is_output: bool = False) -> Format | None:
     """Return the format for the extension of a file (`.tsv`, `.jsonl.gz`), None if it is unknown.
 
     Raises CommandError for unsupported formats: an input in one, such as a WMT test set, XLIFF, Markdown or subtitles
     other than SubRip, would be translated with its markup or time codes.
     """
-    endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in (".gz", ".xz", ".zst")]
-    ending = endings[-1] if endings else ""
+    ending = _extension(path)
     if ending not in (*_OTHER_SUBTITLES, *_TEST_SETS, *_LOCALIZATION, *_TYPESETTING):
         return _FORMATS.get(ending)
     if is_output:
@@ -71,13 +76,18 @@ def format_of_file(path: Path, *, is_output: bool = False) -> Format | None:
     raise CommandError(f"{wrong}, as its markup would be translated; {remedy}")
 
 
-def choose_format(path: Path, given: Format | None, default: Format, *, is_output: bool = False) -> Format:
+def choose_format(path: Path, given: Format | None, default: Format, source: Path | None = None) -> Format:
     """Return the given format of a file, or else that of its extension, or else the default.
+
+    source: the input whose format is the default of an output; with its extension, an output needs no format of its own
 
     Warns if an output with a CSV extension is written in a format other than text. Raises CommandError like
     `format_of_file`.
     """
-    found = given or format_of_file(path, is_output=is_output) or default
+    if source is not None and _extension(path) == _extension(source) not in _FORMATS:
+        found = given or default
+    else:
+        found = given or format_of_file(path, is_output=source is not None) or default
     if given is None and found != "text" and has_csv_name(path):
         warn(f"{path} is written as {found}, not as CSV; rename it, or set --output-format {found}")
     return found

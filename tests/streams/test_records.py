@@ -59,10 +59,11 @@ def test_the_extension_determines_the_format(name: str, expected: Format | None)
 
 @pytest.mark.parametrize("name", ["newstest.sgm", "newstest.XML", "newstest.sgm.gz"])
 def test_test_sets_of_wmt_are_refused(name: str) -> None:
-    with pytest.raises(
-        CommandError, match="is not supported, as its markup would be translated; use --input-format html"
-    ):
-        format_of_file(Path(name))
+    with pytest.raises(CommandError, match="as its markup would be translated; use --input-format html"):
+        choose_format(Path(name), None, "text")
+    with pytest.raises(CommandError, match=" output is not supported; .* with --output-format"):
+        choose_format(Path(name), None, "html", Path("a.html"))
+    assert choose_format(Path(name), None, "html", Path("in.gz", name.lower())) == "html"
 
 
 @pytest.mark.parametrize("name", ["memory.tmx", "page.XLF", "page.xliff.gz", "program.po", "program.pot"])
