@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nmt.keep.markup import MarkedText
+from nmt.keep.markup import MarkedText, apply_edits
 from nmt.keep.tags import BLOCKS, OVERRIDE, SUBTITLE_TAG, TAG, VOID, has_no_translation
 
 # Elements without natural language, or with significant line breaks.
@@ -70,9 +70,7 @@ def html_segments(document: str) -> Iterator[Segment]:
 def _has_text(line: str) -> bool:
     """Return whether a line has letters that are to be translated."""
     marked = MarkedText.parse(line)
-    rest = marked.text
-    for fixed in marked.fixed:
-        rest = rest.replace(fixed, "")
+    rest, _ = apply_edits(marked.text, [(start, end, "") for start, end in marked.fixed.spans])
     return marked.too_deep or any(map(str.isalpha, rest))
 
 

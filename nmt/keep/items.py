@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Literal, NamedTuple, TypeAlias
 
 from nmt.text.clean import normalize
@@ -40,6 +41,7 @@ _ATTACHED = UNSPACED + "\uac00-\ud7a3"
 _WORD = rf"[^\W{_ATTACHED}]"
 _REST_OF_WORD = re.compile(rf"[^\s{_ATTACHED}]*")
 _MAX_REST = 100  # characters
+_MAX_FIXED = 100
 # Characters that may stand next to a fixed text of symbols, such as && or +. Next to others, as in x+y, it is part of a
 # longer text.
 _AROUND_SYMBOLS = (
@@ -100,35 +102,58 @@ class Pairing(NamedTuple):
         return Pairing([*self.pairs, *rest.pairs], rest.missing, rest.extra)
 
 
+class FixedText(NamedTuple):
+    """Parts of a line that are not translated. spans: disjoint, in order"""
+
+    line: str
+    spans: tuple[tuple[int, int], ...]
+
+    def items(self) -> list[Item]:
+        """Return the parts as items, with at most 100 different texts."""
+        items = [Item(FIXED, " ".join(self.line[start:end].split()), start, end) for start, end in self.spans]
+        texts = set(islice(dict.fromkeys(item.text for item in items), _MAX_FIXED))
+        return [item for item in items if item.text in texts]
+
+
+NO_FIXED_TEXT = FixedText("", ())
+
+
 @dataclass(frozen=True)
 class ItemGrammar:
     """Finds and compares the items of a text and its translation.
 
     kinds:    the kinds to find
     src_lang: ISO 639 code, which determines the number format
-    fixed:    texts that are also items, wherever they occur as whole words
+    fixed:    parts of the text that are also items; other occurrences of the same words are not
     """
 
     kinds: Collection[str]
     src_lang: str
     tgt_lang: str
-    fixed: tuple[str, ...] = ()
+    fixed: FixedText = NO_FIXED_TEXT
 
-    def with_fixed(self, texts: Sequence[str]) -> ItemGrammar:
-        """Return a grammar with these fixed texts."""
-        return replace(self, fixed=tuple(texts)) if texts else self
+    def with_fixed(self, fixed: FixedText) -> ItemGrammar:
+        """Return a grammar for a line with these fixed parts."""
+        return replace(self, fixed=fixed) if fixed.spans else self
 
     def find_source(self, text: str) -> list[Item]:
-        """Return the items of a text to translate, in order."""
-        return _with_fixed(text, self.fixed, _find(text, self.kinds, self.src_lang))
+        """Return the items of a text to translate, in order; in a part of the line, all whole words of fixed texts."""
+        fixed = self.fixed.items()
+        found = fixed if text == self.fixed.line else _occurrences(fixed, text)
+        return _with_fixed(found, _find(text, self.kinds, self.src_lang))
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the start and end of each item of a text."""
         return [(item.start, item.end) for item in self.find_source(text)]
 
     def find_target(self, text: str) -> list[Item]:
-        """Return the items of a translation, in order; the case of fixed texts may differ."""
-        return _with_fixed(text, self.fixed, _find(text, self.kinds, self.tgt_lang), re.IGNORECASE)
+        """Return the items of a translation, in order.
+
+        The case of fixed texts may differ. If they occur more often than in the line, the most similar places count.
+        """
+        fixed = self.fixed.items()
+        found = _most_similar(fixed, len(self.fixed.line), _occurrences(fixed, text, re.IGNORECASE), len(text))
+        return _with_fixed(found, _find(text, self.kinds, self.tgt_lang))
 
     def written(self, item: Item) -> str:
         """Return the target form of a source item: 1,234.5 becomes 1.234,5 in German."""
@@ -232,16 +257,44 @@ def _find(text: str, kinds: Collection[str], language: str) -> list[Item]:
     return items
 
 
-def _with_fixed(text: str, fixed: Sequence[str], items: list[Item], flags: int = 0) -> list[Item]:
-    """Add the occurrences of fixed texts; drop other items that overlap them."""
+def _occurrences(fixed: Sequence[Item], text: str, flags: int = 0) -> list[Item]:
+    """Return the whole words of a text that equal a fixed text."""
+    if not fixed:
+        return []
+    texts = sorted({item.text for item in fixed}, key=lambda text: (-len(text), text))  # the longest first
+    found = re.finditer("|".join(map(whole_words, texts)), text, flags)
+    return [Item(FIXED, " ".join(match[0].split()), *match.span()) for match in found]
+
+
+def _most_similar(sources: Sequence[Item], src_length: int, targets: Sequence[Item], tgt_length: int) -> list[Item]:
+    """Return as many targets of each text as there are sources, first those of equal case and relative position."""
+    groups: defaultdict[str, list[Item]] = defaultdict(list)
+    for target in targets:
+        groups[target.text.casefold()].append(target)
+    selected: list[Item] = []
+    for text, group in groups.items():
+        equal = [source for source in sources if source.text.casefold() == text]
+        texts = {source.text for source in equal}
+        positions = [source.start / src_length for source in equal]
+
+        def rank(target: Item) -> tuple[bool, float]:
+            position = target.start / tgt_length
+            index = bisect_right(positions, position)  # noqa: B023 - called in this iteration
+            near = positions[max(index - 1, 0) : index + 1]  # noqa: B023
+            return target.text not in texts, min(abs(position - other) for other in near)  # noqa: B023
+
+        selected += sorted(group, key=rank)[: len(equal)]
+    return sorted(selected, key=lambda item: item.start)
+
+
+def _with_fixed(fixed: Sequence[Item], items: list[Item]) -> list[Item]:
+    """Add fixed texts; drop other items that overlap them."""
     if not fixed:
         return items
-    pattern = "|".join(map(whole_words, sorted(fixed, key=len, reverse=True)))  # the longest first
-    found = [Item(FIXED, " ".join(match[0].split()), *match.span()) for match in re.finditer(pattern, text, flags)]
-    ends = [item.end for item in found]
-    starts = [*(item.start for item in found), len(text)]
+    ends = [item.end for item in fixed]
+    starts = [*(item.start for item in fixed), math.inf]
     others = [item for item in items if starts[bisect_right(ends, item.start)] >= item.end]
-    return sorted([*found, *others], key=lambda item: item.start)
+    return sorted([*fixed, *others], key=lambda item: item.start)
 
 
 def whole_words(text: str) -> str:

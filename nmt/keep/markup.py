@@ -19,11 +19,16 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from nmt.decode.translation import without_breaks
-from nmt.keep.items import whole_words
-from nmt.keep.tags import SUBTITLE_TAG, TOKEN, Element, Parser
+from nmt.keep.items import NO_FIXED_TEXT, FixedText, whole_words
+from nmt.keep.tags import BLOCKS, SUBTITLE_TAG, TOKEN, Element, Parser
 
 Links = Sequence[tuple[int, int]]
-_MAX_DEPTH = _MAX_FIXED = 100
+_MAX_DEPTH = 100
+# Punctuation that only the translation has. A period within a sentence may be that of an abbreviation or an ordinal.
+_ADDED_BEFORE = "\u00bf\u00a1"
+_ADDED_WITHIN = ",;:!?\u2026"
+_FINAL_PUNCTUATION = re.compile(r"[^\w\s]{1,9}(?!\S)")
+_ADDED_AFTER = f".{_ADDED_WITHIN}"
 
 
 class Interval(NamedTuple):
@@ -40,7 +45,7 @@ class MarkedText:
     text:     without line breaks or tabs; entities are decoded
     elements: top-level elements, in order
     fixed:    content of inline elements that is not translated: code, and that of elements with translate="no" or the
-              class notranslate; at most 100 different texts, because each is searched for in the whole line
+              class notranslate; at most 100 different texts, because each is searched for in the translation
     escaped:  pattern of the characters of a translation that become entities; "" for none
     too_deep: whether the line has too many open elements; `text` is then empty, and the whole line is one element
     """
@@ -49,7 +54,7 @@ class MarkedText:
     elements: list[Element]
     escaped: str
     too_deep: bool = False
-    fixed: tuple[str, ...] = ()
+    fixed: FixedText = NO_FIXED_TEXT
 
     @classmethod
     def plain(cls, line: str) -> MarkedText:
@@ -76,7 +81,7 @@ class MarkedText:
                 return cls("", [Element(without_breaks(line), "", 0, 0)], "", too_deep=True)
         parser.add_text(line[end:])
         elements = parser.finish()
-        return cls(parser.text, elements, parser.escaped, fixed=tuple(dict.fromkeys(parser.fixed))[:_MAX_FIXED])
+        return cls(parser.text, elements, parser.escaped, fixed=FixedText(parser.text, tuple(parser.fixed)))
 
     def insert(self, translation: str, links: Links, edits: Sequence[tuple[int, int, str]] = ()) -> str:
         """Insert the tags into the translation.
@@ -137,6 +142,7 @@ class _Placement:
     def __init__(self, text: str, translation: str, links: Links) -> None:
         self._text = text
         self._translation = translation
+        self._length = len(text.strip())
         self._src = word_spans(text)
         self._tgt = word_spans(translation)
         self._src_starts = [start for start, _ in self._src]
@@ -171,7 +177,7 @@ class _Placement:
         starts = [start for start, _, _ in nonempty]
         for index, words in enumerate(source_words):
             if index not in intervals:  # a mark
-                point = self._point(words.start, src, tgt)
+                point = self._point(words.start, src, tgt, is_after=self._is_after_word(elements[index]))
                 before = bisect_left(starts, point)
                 if before > 0:
                     start, end, other = nonempty[before - 1]
@@ -236,16 +242,27 @@ class _Placement:
                 return min(free, key=lambda word: abs(word - middle))
             before, after = before - 1, after + 1
 
-    def _point(self, word: int, src: Interval, tgt: Interval) -> int:
-        """Return the target word before which to place a mark that precedes source word `word`."""
+    def _is_after_word(self, mark: Element) -> bool:
+        """Return whether a mark within the text belongs to the word before it, such as a reference mark."""
+        before, after = self._text[: mark.start][-1:], self._text[mark.start :][:1]
+        return bool(before) and not before.isspace() and bool(after) and not after.isalnum()
+
+    def _point(self, word: int, src: Interval, tgt: Interval, *, is_after: bool = False) -> int:
+        """Return the target word before which to place a mark that precedes source word `word`.
+
+        is_after: whether it belongs to the word before it
+        """
         if word <= src.start:
             return tgt.start
+        if word >= src.end and not is_after:
+            return tgt.end
+        after, before = self._linked(word, tgt), self._linked(word - 1, tgt)
+        if before and (is_after or not after):
+            return max(before) + 1
+        if after:
+            return min(after)
         if word >= src.end:
             return tgt.end
-        if after := self._linked(word, tgt):
-            return min(after)
-        if before := self._linked(word - 1, tgt):
-            return max(before) + 1
         return round(self._project(word, src, tgt))
 
     def _linked(self, word: int, tgt: Interval) -> list[int]:
@@ -266,10 +283,17 @@ class _Placement:
         if copied := self._copied(element, Interval(source_first[0], source_last[1]), Interval(start, end)):
             start, end = copied
         else:
+            content = self._text[element.start : element.end].strip()
+            is_part = len(content) < self._length and element.name not in BLOCKS
             if _is_punctuation(self._text[source_first[0] : element.start]):
                 start += _leading_punctuation(self._translation[slice(*first)])
+            elif is_part and content[:1].isalnum():
+                start += _num_leading(_ADDED_BEFORE, self._translation[start:end])
             if _is_punctuation(self._text[element.end : source_last[1]]):
                 end -= _leading_punctuation(self._translation[slice(*last)][::-1])
+            elif is_part and content[-1:].isalnum():
+                added = _ADDED_AFTER if interval.end == len(self._tgt) else _ADDED_WITHIN
+                end -= _num_leading(added, self._translation[start:end][::-1])
         start = self._insert(start, element.opening, limit)
         limit = min(max(start, end), limit)
         self._place(element.children, words, interval, limit)
@@ -294,7 +318,7 @@ class _Placement:
     def _copied(self, element: Element, words: Interval, translated: Interval) -> Interval | None:
         """Return where the translated words repeat the content of an element, e.g. the 2 of H2O in H2O.
 
-        Around it are the same letters as in the source, and punctuation.
+        Around it are the same letters as in the source, and punctuation; around digits that occur once, any letters.
 
         words, translated: offsets of source and target words
         """
@@ -303,6 +327,10 @@ class _Placement:
         before = before[_leading_punctuation(before) :] if any(map(str.isalnum, before)) else ""
         after = after[: len(after) - _leading_punctuation(after[::-1])] if any(map(str.isalnum, after)) else ""
         whole = before + content + after
+        if any(map(str.isdigit, content)):
+            found = list(re.compile(rf"(?<!\d){re.escape(content)}(?!\d)").finditer(self._translation, *translated))
+            if len(found) == 1:
+                return Interval(*found[0].span())
         begin = self._translation.find(whole, *translated) if content else -1
         if begin < 0:
             return None
@@ -321,7 +349,12 @@ class _Placement:
         offset = self._tgt[point][0] if not is_last else len(self._translation)
         tag = element.source
         if before and not has_before and point > 0:
-            offset = self._tgt[point - 1][1]
+            word = slice(*self._tgt[point - 1])
+            offset = word.stop
+            if _FINAL_PUNCTUATION.match(self._text, element.start):
+                offset -= _leading_punctuation(self._translation[word][::-1])
+            elif element.name == "sup" and before.isalnum():
+                offset -= _num_leading(_ADDED_AFTER if is_last else _ADDED_WITHIN, self._translation[word][::-1])
         elif has_before and is_last and point > 0:
             tag = f" {tag}"
         elif has_after and (has_before or (not before and not is_last)):
@@ -333,6 +366,11 @@ class _Placement:
         if tag:
             self._inserted.append((self._offset, tag))
         return self._offset
+
+
+def _num_leading(characters: str, text: str) -> int:
+    """Return the number of these characters at the beginning of a text, 0 if there are no others."""
+    return len(text) - len(text.lstrip(characters) or text)
 
 
 def _is_punctuation(text: str) -> bool:

@@ -34,6 +34,7 @@ _CODE = frozenset(["code", "kbd", "samp", "var"])
 # An attribute outside the values of other attributes.
 _NO_TRANSLATION = re.compile(
     r"""(?:"[^"]*"|'[^']*'|[^"'])*?\s(?:translate\s*=\s*(?:"no"|'no'|no(?=[\s/]|\Z))"""
+    r"""|translatable\s*=\s*(?:"false"|'false')"""
     r"""|class\s*=\s*(?:"(?:[^"]*\s)?notranslate(?=[\s"])|'(?:[^']*\s)?notranslate(?=[\s'])|notranslate(?=[\s/]|\Z)))""",
     re.IGNORECASE,
 )
@@ -45,6 +46,7 @@ _UNENDED = "|".join(name for name in html5 if not name.endswith(";"))
 _BEGINS_REFERENCE_OR_TAG = rf"&(?=[#A-Za-z][\w.-]*;|(?:#\d+|#[xX][0-9A-Fa-f]+|{_UNENDED})(?![\w=]))|<(?=[A-Za-z_/!?])"
 OVERRIDE = r"\{\\[^{}\n]*\}"
 """Pattern of an override tag of subtitles, such as {\\an8} or {\\i1}."""
+_END_OF_VOID = re.compile(rf"</({'|'.join(sorted(VOID))})\s*>", re.IGNORECASE)
 SUBTITLE_TAG = re.compile(f"{TAG.pattern}|{OVERRIDE}", re.DOTALL)
 _STYLE = re.compile(r"\{\\([bius])([01])\}")  # begins or ends bold, italic, underlined or strikeout text
 
@@ -76,26 +78,41 @@ class Element:
 
 
 def has_no_translation(tag: re.Match[str]) -> bool:
-    """Return whether an opening tag, a match of `TAG`, has the attribute translate="no" or the class notranslate."""
+    """Return whether an opening tag, a match of `TAG`, excludes its content from translation.
+
+    It does so with translate="no", translatable="false" (Android) or the class notranslate.
+    """
     return _NO_TRANSLATION.match(tag["rest"] or "") is not None
+
+
+def _separates(name: str, before: str, after: str) -> bool:
+    """Return whether two adjacent elements of equal name are different words, in spite of no space between them.
+
+    before, after: characters next to the tags between them
+    """
+    if before.isspace() or not (after.isalnum() or after == "<"):
+        return False
+    return name == "a" or (after.isupper() and not before.isupper())
 
 
 class Parser:
     """Builds the tree of a line.
 
     text:  text so far
-    fixed: see `MarkedText`
+    fixed: ranges of `text` that are not translated, see `MarkedText`
     depth: number of elements that are open, or that began on an earlier line
     """
 
     def __init__(self, line: str, *, is_subtitle: bool) -> None:
         self.text = ""
-        self.fixed: list[str] = []
+        self.fixed: list[tuple[int, int]] = []
         self.depth = 0
         self._line, self._is_subtitle = line, is_subtitle
         self._stack = [Element("", "", 0, 0)]  # the line, and its open elements
         self._starts = [0]  # of their content in the line
         self._literal: set[str] = set()  # characters that are not written as entities
+        self._ended = {name.lower() for name in _END_OF_VOID.findall(line)}  # as in XML
+        self._last = ("", -1)  # name and end of the last element with text
 
     @property
     def escaped(self) -> str:
@@ -120,12 +137,16 @@ class Parser:
 
     def add_tag(self, token: re.Match[str]) -> None:
         """Add a tag or other markup."""
-        tag, position = without_breaks(token[0]), len(self.text)
+        tag = without_breaks(token[0])
         style = _STYLE.fullmatch(tag)
         name = style[1] if style else (token["name"] or "").lower()
+        after = self._line[token.end() : token.end() + 1]
+        if not token["end"] and self._last == (name, token.start()) and _separates(name, self.text[-1], after):
+            self.text += " "
+        position = len(self.text)
         if token["end"] or (style and style[2] == "0"):
-            self._close(name, tag, token.start())
-        elif name and name not in VOID and not (token["rest"] or "").endswith("/"):
+            self._close(name, tag, token)
+        elif name and (name not in VOID or name in self._ended) and not (token["rest"] or "").endswith("/"):
             self.depth += 1
             is_fixed = name in _CODE or has_no_translation(token)
             self._stack.append(Element(tag, "", position, position, name=name, is_fixed=is_fixed))
@@ -135,26 +156,41 @@ class Parser:
         if name in BLOCKS and self.text and not self.text[-1].isspace():
             self.text += " "
 
-    def _close(self, name: str, tag: str, end: int) -> None:
-        """Close an element whose content ends at `end` in the line, and the open elements inside it."""
+    def _close(self, name: str, tag: str, token: re.Match[str]) -> None:
+        """Close an element, and the open elements inside it."""
         if name in [element.name for element in self._stack[1:]]:
             while self._parent.name != name:
-                self._pop(end)
-            self._parent.closing = tag
-            self._pop(end)
+                self._pop(token.start())
+            element = self._parent
+            element.closing = tag
+            if name == "sup" and self._is_mark(element, self._line[token.end() : token.end() + 1]):
+                element.opening += without_breaks(self._line[self._starts[-1] : token.start()])
+                element.children, self.text = [], self.text[: element.start]
+            elif self.text[element.start :].strip():
+                self._last = (name, token.end())
+            self._pop(token.start())
         else:  # it began on an earlier line
             self.depth += 1
             self._parent.children = [Element("", tag, self._parent.start, len(self.text), self._parent.children)]
 
+    def _is_mark(self, element: Element, after: str) -> bool:
+        """Return whether an element is a reference mark or an exponent, unlike parts of words. after: next character"""
+        content, before = self.text[element.start :].strip(), self.text[: element.start][-1:]
+        return bool(content) and not any(map(str.isalpha, content)) and not (before.isalnum() and after.isalnum())
+
     def _pop(self, end: int) -> None:
+        """Close the last element, whose content ends at `end` in the line."""
         self.depth -= 1
         element, start = self._stack.pop(), self._starts.pop()
         element.end = len(self.text)
         content = self.text[element.start :].strip()
         if element.is_fixed:
             element.content = without_breaks(self._line[start:end])
+            while self.fixed and self.fixed[-1][0] >= element.start:  # inside this element
+                self.fixed.pop()
             if content:
-                self.fixed.append(content)
+                first = self.text.index(content, element.start)
+                self.fixed.append((first, first + len(content)))
         self._parent.children.append(element)
 
     def finish(self) -> list[Element]:
@@ -165,6 +201,6 @@ class Parser:
 
     def _simplified(self, element: Element) -> Element:
         if not self.text[element.start : element.end].strip():
-            return Element(element.source, "", element.start, element.start)
+            return Element(element.source, "", element.start, element.start, name=element.name)
         element.children = [self._simplified(child) for child in element.children]
         return element

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmt.keep.items import Item, ItemGrammar
+from nmt.keep.items import FixedText, Item, ItemGrammar
 
 KINDS = ("numbers", "urls", "emails", "placeholders")
 
@@ -171,15 +171,26 @@ def test_pairing_takes_linear_time() -> None:
 
 
 def test_fixed_symbols_are_not_part_of_words_or_other_symbols() -> None:
-    grammar = ItemGrammar((), "en", "de").with_fixed(["&&", "-", "."])
+    grammar = ItemGrammar((), "en", "de").with_fixed(FixedText("&& - .", ((0, 2), (3, 4), (5, 6))))
     found = [(item.text, item.start) for item in grammar.find_source("A-B -- 1.5 &&& a. (&&), -/. \u72d7-\u732b")]
     assert found == [("&&", 19), ("-", 24), (".", 26), ("-", 29)]
 
 
+def test_other_words_that_equal_a_fixed_text_are_translated() -> None:
+    line = "Look in the box in A"
+    grammar = ItemGrammar((), "en", "de").with_fixed(FixedText(line, ((16, 18), (19, 20))))
+    assert [item.start for item in grammar.find_source(line)] == [16, 19]
+    assert [item.start for item in grammar.find_source("a in A")] == [2, 5], "a part of the line"
+    translation = "In a, in A, schau in die Box"
+    assert [item.start for item in grammar.find_target(translation)] == [9, 18], "equal case, then similar position"
+    assert grammar.holds(grammar.find_source(line), translation)
+
+
 @pytest.mark.slow
 def test_fixed_texts_take_linear_time() -> None:
-    grammar = ItemGrammar(KINDS, "en", "de").with_fixed(["1"])
+    grammar = ItemGrammar(KINDS, "en", "de").with_fixed(FixedText("1", ((0, 1),)))
     assert len(grammar.find_source("1 22 " * 20_000)) == 40_000
+    assert len(grammar.find_target("1 22 " * 20_000)) == 40_000
 
 
 def test_equal_items_are_paired_in_order() -> None:

@@ -159,8 +159,8 @@ def test_code_within_a_longer_word_is_accepted_only_from_the_first_search() -> N
     [
         ("we see <code>foo()</code>", "we see foo()", "wir sehen foo().", "wir sehen <code>foo()</code>."),
         ("buy <b translate='no'>X</b> 2", "buy X 2", "kaufe (X) 2", "kaufe (<b translate='no'>X</b>) 2"),
-        ("the <b>dog</b>", "the dog", "der Hund.", "der <b>Hund.</b>"),  # punctuation of the translation
-        ("a <b>a</b>", "a a", "ein ab.", "ein <b>ab.</b>"),  # a part of a word
+        ("the <b>dog</b>", "the dog", "der Hund.", "der <b>Hund</b>."),  # punctuation of the translation
+        ("a <b>a</b>", "a a", "ein ab.", "ein <b>ab</b>."),  # a part of a word
     ],
 )
 def test_punctuation_around_copied_content_stays_outside_of_its_tags(
