@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from nmt.keep.blocks import block_tags
 from nmt.keep.markup import MarkedText, apply_edits
 from nmt.keep.tags import BLOCKS, OVERRIDE, SUBTITLE_TAG, TAG, VOID, has_no_translation
 
@@ -76,24 +77,34 @@ def _has_text(line: str) -> bool:
 
 def _blocks(document: str) -> Iterator[tuple[int, int]]:
     """Yield the ranges of a page between tags of block elements."""
-    start, position = 0, 0
-    while tag := TAG.search(document, position):
-        name, position = (tag["name"] or "").lower(), tag.end()
-        if _is_copied(tag):
-            position = _end_of_element(document, tag)
-        elif name not in BLOCKS and not tag[0].startswith(("<!D", "<!d", "<?")):
+    tags = list(_tags(document))
+    blocks = block_tags(document, tags)
+    start = 0
+    for tag, end in tags:
+        is_block = tag.start() in blocks or tag[0].startswith(("<!D", "<!d", "<?"))
+        is_copied = end > tag.end()
+        if tag.start() < start or not (is_block or is_copied):
             continue
         yield start, tag.start()
-        start = position
+        is_copied = is_block and _has_content(tag) and has_no_translation(tag)
+        start = _end_of_element(document, tag) if is_copied else end
     yield start, len(document)
 
 
-def _is_copied(tag: re.Match[str]) -> bool:
-    """Return whether a tag opens an element that is copied with its content."""
-    name, rest = (tag["name"] or "").lower(), tag["rest"] or ""
-    if tag["end"] or rest.endswith("/") or name in VOID:
+def _tags(document: str) -> Iterator[tuple[re.Match[str], int]]:
+    """Yield the tags outside scripts and the like, see `Tags`."""
+    position = 0
+    while tag := TAG.search(document, position):
+        is_copied = (tag["name"] or "").lower() in _COPIED and _has_content(tag)
+        position = _end_of_element(document, tag) if is_copied else tag.end()
+        yield tag, position
+
+
+def _has_content(tag: re.Match[str]) -> bool:
+    """Return whether a tag opens an element that may have content."""
+    if not tag["name"] or tag["end"] or tag["rest"].endswith("/"):
         return False
-    return name in _COPIED or (name in BLOCKS and has_no_translation(tag))
+    return tag["name"].lower() not in VOID & BLOCKS
 
 
 def _end_of_element(document: str, tag: re.Match[str]) -> int:

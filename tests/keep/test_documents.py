@@ -58,6 +58,58 @@ def test_elements_that_must_not_be_translated_are_copied() -> None:
         assert "".join(segment.before + segment.text for segment in segments) == text
 
 
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (
+            "<?xml version='1.0'?><!-- x --><resources>\n<string name='a'>Hi <x:g id='1'>%s</x:g>!</string>\n"
+            "<string translatable='false'>App</string><item>One</item><item>Two</item></resources>",
+            ["Hi <x:g id='1'>%s</x:g>!", "One", "Two"],
+        ),
+        ("<p>\n<seg id=1>A dog.</seg>\n<seg id=2>A cat.</seg>\n</p>", ["A dog.", "A cat."]),
+        (
+            "<?xml version='1.0'?><para>One <em>two</em>:<list><item><para><em>A <em><link>b</link></em></em> c</para>"
+            "</item></list> <link/>d<note><para>E.</para></note></para>",
+            ["One <em>two</em>:", "<em>A <em><link>b</link></em></em> c", "<link/>d", "E."],
+        ),
+        ("<?xml version='1.0'?><s>I am.</s><s>You <b>are</b>.</s><q>Yes?</q>", ["I am.", "You <b>are</b>.", "Yes?"]),
+        ("<?xml version='1.0'?><html><p><s>I</s> <q>am</q></p></html>", ["<s>I</s> <q>am</q>"]),
+        (
+            "<x-a><x-b>One!</x-b><x-b>Two</x-b></x-a><p>Open <x-b>three</x-b></x-c> now",
+            ["One!", "Two", "Open <x-b>three</x-b></x-c> now"],
+        ),
+    ],
+)
+def test_elements_that_html_does_not_know_are_inline_next_to_text(document: str, expected: list[str]) -> None:
+    segments = list(html_segments(document))
+    assert [segment.text for segment in segments[:-1]] == expected
+    assert "".join(segment.before + segment.text for segment in segments) == document
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("<a>one</a> <a>two</a> | <a>three</a>", ["one", "two", "three"]),
+        ("<i>One</i><b>Two</b><b>3 x</b>", ["One", "Two", "3 x"]),
+        ("<b>One</b>\n<b>Two</b>", ["One", "Two"]),
+        ("<b>I</b> <i>Can</i>", None),
+        ("<b>One </b><b>Two</b>", None),
+        ("<b>Th</b><b>ree</b>", None),
+        ("x: <a>one</a> <a>two</a>", None),
+        ("x: <b><a>one</a><a>two</a></b>", None),
+    ],
+)
+def test_inline_elements_without_text_between_them_may_be_a_list(line: str, expected: list[str] | None) -> None:
+    assert [segment.text for segment in html_segments(f"<p>{line}</p>")][:-1] == (expected or [line])
+
+
+@pytest.mark.slow
+def test_unusual_documents_take_linear_time() -> None:
+    for text in ("<x>a", "<x>", "</x>", "<x><y>", "<x>a</x>", "<p>a<x>"):
+        document = text * 10_000 + "</x>"
+        assert "".join(segment.before + segment.text for segment in html_segments(document)) == document
+
+
 SUBTITLES = """1
 00:00:01,000 --> 00:00:02,500
 <i>A first line
