@@ -156,7 +156,8 @@ class Translator(TextTranslator):
         path:      a directory with `model.toml`, or a run: its averaged model, or else its newest checkpoint
         device:    `auto` (a GPU if available), `cpu`, `cuda` or `cuda:N`
         precision: `fp32`, `bf16`, `fp16`, or `auto`, which is bf16 if the device supports it natively; on a CPU also
-                   `int8`: 8-bit linear layers, attention in bf16 if that is native, the rest in fp32. Logits are fp32
+                   `int8`: 8-bit linear layers, attention of the decoder in bf16 if that is native, the rest in fp32.
+                   Log-probabilities are fp32
         decode:    search options, such as `DecodeRecipe(beam_size=8, n_best=3, tag="<web>")`; the model's own recipe
                    sets the others. `help(DecodeRecipe)` documents them
         ensemble:  further ensemble members with the same tokenizers

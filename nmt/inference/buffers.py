@@ -130,7 +130,7 @@ class Buffers:
         """Copy the state of rows (sentences,) of `source` to the first rows. The memory of both may overlap.
 
         ring_end: slot after the last one of `source`, modulo its capacity
-        steps:    maximum number of steps of any row
+        steps:    at least the number of steps of each row
         """
         beam = len(self.slots)
         slots = torch.arange(ring_end - steps * beam, ring_end, device=rows.device) % source.mask.shape[3]

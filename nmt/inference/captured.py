@@ -5,8 +5,7 @@ launches all of them at once, but its addresses and sizes are fixed. The tensors
 one of few `Shape`s. The row of a finished sentence stays idle until it is refilled or the remaining sentences fit a
 smaller shape. The output projection is not captured: it is three kernels, and runs only on rows in use.
 
-Everything but `GraphRecorder` is tested on a CPU, where steps run eagerly instead of being replayed. `GraphRecorder`
-has not yet run on a GPU.
+Tests capture and replay on a simulated GPU. `GraphRecorder` has not yet run on a real one.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ class StaticState:
     step:      step in the current shape
     rows:      (sentences,) int64, rows of the buffers in use
     search_id: identifies the search that owns the buffers
-    steps:     maximum number of steps of any sentence in the batch
+    steps:     at least the number of steps of each sentence in the batch
     ring_end:  slot of the next step, modulo the capacity
     """
 

@@ -11,7 +11,7 @@ from nmt.packing.padding import padded_width
 class Slots:
     """Slots of the KV caches that each sentence uses, the same in all layers.
 
-    width: slots of the sentence with the most
+    width: at least the number of slots of each sentence
     steps: decoder step that filled each slot; invalid after the first compaction
     """
 

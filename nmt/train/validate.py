@@ -32,7 +32,10 @@ class Validation:
 
 
 def perplexity(nll: float) -> float:
-    """Return exp(nll); infinity for nll >= 50, which means divergence: a uniform guess over 1e9 tokens has 20.7."""
+    """Return exp(nll); infinity for NaN and for nll >= 50, which mean divergence.
+
+    The nll of a uniform guess over 1e9 tokens is 20.7.
+    """
     return math.exp(nll) if nll < 50 else math.inf
 
 
