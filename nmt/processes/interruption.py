@@ -17,7 +17,10 @@ COPY_SECONDS = 1.0
 """Signals that follow the first one within this time are copies of it."""
 
 EXIT_STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 129}
-"""Of the signals that end a command. SIGUSR1 is Slurm's early warning of a SIGTERM; SIGHUP means a lost terminal."""
+"""Exit status of a command after each signal that ends it.
+
+SIGUSR1 is Slurm's early warning of a SIGTERM; SIGHUP means a lost terminal.
+"""
 
 
 class SignalCopies:
@@ -89,7 +92,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Handle signals that arrive in a `with` block at its end, for steps that must not be left half done."""
+    """Defer signals that arrive in a `with` block to its end, for steps that must not be left half done."""
     received: list[int] = []
     try:
         with handling(lambda number, _: received.append(number)):

@@ -33,7 +33,10 @@ class Stopped(OrderlyEnd):  # not an error
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Record the signals of `EXIT_STATUS` in a `with` block; a second Ctrl-C, after a second, interrupts at once."""
+    """Record the signals of `EXIT_STATUS` in a `with` block.
+
+    A Ctrl-C at least one second after the first signal raises KeyboardInterrupt.
+    """
     request, copies = StopRequest(), SignalCopies()
 
     def record(number: int, _frame: FrameType | None) -> None:

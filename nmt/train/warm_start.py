@@ -125,8 +125,8 @@ def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
 def require_start_model(recipe: Recipe) -> None:
     """Raise UserError, before preparing text, if the initial model of a new run is damaged.
 
-    Also raises it if `train.start_optimizer` is "kept" and the model has no optimizer state, for invalid patterns of
-    `train.freeze`, and if new symbols need an optimizer state or embeddings that are not trained.
+    Also raises it for invalid patterns of `train.freeze`, if `train.start_optimizer` is "kept" and the model has no
+    optimizer state, and if symbols are added although the optimizer state is kept or source embeddings are frozen.
     """
     start = recipe.train.start_from
     if start is None and not recipe.train.freeze:
@@ -182,7 +182,7 @@ def load_start_weights(model: TranslationModel, start_from: Path) -> Path:
 
 
 def _with_new_tokens(model: TranslationModel, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Append rows for the tokens that the model has in addition: the mean of the others (Hewitt 2021).
+    """Append a row for each token that only the model has: the mean of the other rows (Hewitt 2021).
 
     With random embeddings, a new token could have the highest probability everywhere.
     """
