@@ -245,7 +245,7 @@ def _changes(recipe: AnyRecipe, before: AnyRecipe, step: int) -> list[Change]:
 
 def _options(recipe: AnyRecipe) -> dict[str, object]:
     """Return the options of all sections, by full name, without `data.root` and `data.workers`."""
-    fields = recipe.model_dump(mode="json", exclude={"name": True, "run_dir": True, "data": {"root", "workers"}})
+    fields = recipe.model_dump(mode="json", exclude={"data": {"root", "workers"}})
     return full_names({name: value for name, value in fields.items() if isinstance(value, dict)})
 
 
