@@ -68,7 +68,7 @@ def schedule_problems(recipe: TrainRecipe, last: int) -> Iterator[str]:
     if recipe.patience > 0 and (first := (recipe.patience + 1) * recipe.validate_every) >= last:
         yield (
             f"train.patience is {recipe.patience:,}, which can end training after {first:,} updates at the earliest, "
-            f"but it has {last:,}; lower patience or train.validate_every"
+            f"but there are {last:,}; lower patience or train.validate_every"
         )
 
 

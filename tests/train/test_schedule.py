@@ -103,8 +103,8 @@ def test_a_patience_that_training_never_reaches_is_a_warning() -> None:
     assert not list(schedule_problems(recipe(**options, max_steps=101), 101))
     (problem,) = schedule_problems(recipe(**options, max_steps=100), 100)
     assert problem == (
-        "train.patience is 9, which can end training after 100 updates at the earliest, but it has 100; lower patience "
-        "or train.validate_every"
+        "train.patience is 9, which can end training after 100 updates at the earliest, but there are 100; lower "
+        "patience or train.validate_every"
     )
 
 
