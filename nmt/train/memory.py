@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -153,14 +153,16 @@ class MemoryProbe:
     available: Callable[[torch.device], int | None] = available_memory
     measure: Callable[[Callable[[], None], torch.device], int] = peak_memory
 
-    def require(self, budget: int) -> None:
-        """Raise UserError unless the largest micro-batch under `budget` fits; the message names a budget that does."""
+    def require(self, budget: int, at_least: int) -> None:
+        """Raise UserError unless the largest micro-batch under `budget` fits; the message names a budget that does.
+
+        at_least: tokens of the longest possible sentence, the minimum budget
+        """
         is_too_large = self.world.max(int(not self._fits(budget, margin=0.0)))  # for any process
         if not is_too_large:
             return
-        longest = 1 + int(max(self.plan.src_lengths.max(), self.plan.tgt_lengths.max()))
-        best = self._largest(range(_round_up(longest), budget, BUDGET_STEP))
-        self._require_fit(best, longest)
+        best = self._largest([at_least, *range(_round_up(at_least + 1), budget, BUDGET_STEP)])
+        self._require_fit(best, at_least)
         raise UserError(
             f"a micro-batch with train.micro_batch_tokens={budget} exceeds the memory of {self.world.device}; "
             f"the number must be at most {best}; set it to {best}{self._or_checkpointing}"
@@ -170,7 +172,9 @@ class MemoryProbe:
         """Return the largest useful multiple of `BUDGET_STEP` that fits with a margin.
 
         Useful: up to the tokens of an update divided by its minimum number of micro-batches, and on a CPU up to
-        `LARGEST_ON_CPU`. Raises UserError unless `at_least`, the tokens of the longest sentence, fit.
+        `LARGEST_ON_CPU`. Raises UserError unless the smallest multiple of at least `at_least` fits.
+
+        at_least: see `require`
         """
         smallest = _round_up(at_least)
         largest = _round_up(_largest_part(self.plan))
@@ -180,7 +184,7 @@ class MemoryProbe:
         self._require_fit(best, at_least)
         return best
 
-    def _largest(self, budgets: range) -> int:
+    def _largest(self, budgets: Sequence[int]) -> int:
         """Return the largest of `budgets` that fits on every process with the margin; 0 if none fits."""
         num_fitting = bisect_left(budgets, True, key=lambda budget: not self._fits(budget, MARGIN))
         largest = budgets[num_fitting - 1] if num_fitting else 0
@@ -255,7 +259,7 @@ def fit_micro_batch(budget: int | Literal["auto"], at_least: int, probe: MemoryP
     """Return the budget of a recipe if it fits, or for "auto" the largest that fits; else raise UserError."""
     if budget == "auto":
         return probe.largest_budget(at_least)
-    probe.require(budget)
+    probe.require(budget, at_least)
     return budget
 
 

@@ -278,14 +278,14 @@ def need_with_margin(budget: int) -> float:
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
-        (130, "with a sentence of 61 tokens exceeds"),  # less than the smallest budget to propose
+        (130, "train.micro_batch_tokens=130 exceeds .* must be at most 61;"),
         (4_000, "train.micro_batch_tokens=4000 exceeds"),
     ],
 )
 def test_require_rejects_a_budget_that_does_not_fit(budget: int, message: str) -> None:
-    probe_with(need(budget) * 1.05).require(budget)
+    probe_with(need(budget) * 1.05).require(budget, 61)
     with pytest.raises(UserError, match=message):
-        probe_with(need(budget) * 0.95).require(budget)
+        probe_with(need(budget) * 0.95).require(budget, 61)
 
 
 @pytest.mark.slow
@@ -296,28 +296,30 @@ def test_a_fixed_shape_is_tried_as_it_is() -> None:
     assert (batch.src.max_length, batch.tgt.max_length) == (61, 61)
     probe = probe_with(None, shape=lambda budget: replace(shape, src_tokens=budget, tgt_tokens=budget))
     needed = kept_memory(lambda: probe.loss.train()(batch)[0].backward(), CPU)
-    replace(probe, available=lambda device: int(needed * 1.05)).require(1_000)
+    replace(probe, available=lambda device: int(needed * 1.05)).require(1_000, 61)
     with pytest.raises(UserError, match="exceeds the memory"):
-        replace(probe, available=lambda device: int(needed * 0.95)).require(1_000)
+        replace(probe, available=lambda device: int(needed * 0.95)).require(1_000, 61)
 
 
 @pytest.mark.slow
 def test_reserved_memory_counts() -> None:
-    probe_with(need(1_000) * 1.05 + 10_000, reserve=10_000).require(1_000)
+    probe_with(need(1_000) * 1.05 + 10_000, reserve=10_000).require(1_000, 61)
     with pytest.raises(UserError, match="exceeds the memory"):
-        probe_with(need(1_000) * 1.05 + 10_000, reserve=10_000 + need(1_000) // 9).require(1_000)
+        probe_with(need(1_000) * 1.05 + 10_000, reserve=10_000 + need(1_000) // 9).require(1_000, 61)
 
 
 @pytest.mark.slow
 def test_the_error_names_the_largest_budget_that_fits() -> None:
     with pytest.raises(UserError) as refusal:
-        probe_with(need_with_margin(1_280)).require(4_000)
+        probe_with(need_with_margin(1_280)).require(4_000, 61)
     assert str(refusal.value) == (
         "a micro-batch with train.micro_batch_tokens=4000 exceeds the memory of cpu; the number must be at most 1280; "
         "set it to 1280, or set train.activation_checkpointing to true"
     )
+    with pytest.raises(UserError, match="must be at most 300;"):  # 256 would be less than a sentence may have
+        probe_with(need_with_margin(310)).require(4_000, 300)
     with pytest.raises(UserError) as refusal:
-        probe_with(1).require(4_000)
+        probe_with(1).require(4_000, 61)
     assert str(refusal.value) == (
         "a micro-batch with a sentence of 61 tokens exceeds the memory of cpu; it must fit; "
         "lower data.max_tokens or choose a smaller model, or set train.activation_checkpointing to true"
@@ -345,7 +347,7 @@ def test_limits_of_auto() -> None:
 
 
 def test_unknown_memory_rejects_nothing() -> None:
-    probe_with(None).require(10_000_000)
+    probe_with(None).require(10_000_000, 61)
     assert probe_with(None).largest_budget(61) == LARGEST_ON_CPU
 
 
@@ -385,7 +387,7 @@ def test_a_gpu_limits_the_number_of_sentences(rdrop: float, monkeypatch: pytest.
     sizes = [probe._heaviest_shape(size).num_sentences * passes for size in (budget, budget + BUDGET_STEP)]
     assert sizes[0] <= 500 < sizes[1]
     with pytest.raises(UserError, match=f"must be at most {budget}"):
-        probe.require(budget + BUDGET_STEP)
+        probe.require(budget + BUDGET_STEP, 61)
 
 
 @pytest.mark.slow
@@ -398,7 +400,7 @@ def test_a_cpu_runs_only_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         return sizes[-1]
 
     with pytest.raises(UserError, match="exceeds the memory"):
-        probe_with(need(1_000), measure=measure).require(3_000)
+        probe_with(need(1_000), measure=measure).require(3_000, 61)
     assert max(sizes) < need(3_000) / 8
 
 
@@ -434,7 +436,7 @@ def test_all_processes_use_the_minimum_memory() -> None:
     world = RankWithLessMemory(0, 2, CPU)
     assert probe_with(1e12, world=world).largest_budget(61) == 512
     with pytest.raises(UserError, match="must be at most 512;"):
-        probe_with(1e12, world=world).require(2_000)
+        probe_with(1e12, world=world).require(2_000, 61)
 
 
 @pytest.mark.slow
@@ -445,8 +447,8 @@ def test_trial_steps_change_no_state(training: bool) -> None:
     before = {name: tensor.clone() for name, tensor in probe.loss.state_dict().items()}
     random_state = torch.get_rng_state()
     with pytest.raises(UserError, match="exceeds the memory"):
-        replace(probe, reserve=1 << 60).require(2_000)
-    replace(probe, available=lambda device: 1 << 50).require(2_000)
+        replace(probe, reserve=1 << 60).require(2_000, 61)
+    replace(probe, available=lambda device: 1 << 50).require(2_000, 61)
     assert torch.equal(torch.get_rng_state(), random_state)
     assert probe.loss.training == training
     assert all(parameter.grad is None for parameter in probe.loss.parameters())
@@ -458,10 +460,10 @@ def test_a_gpu_runs_the_full_step() -> None:
     device = torch.device("cuda", 0)
     probe = replace(probe_with(0, world=World(0, 1, device), measure=peak_memory), available=available_memory)
     probe.loss.to(device)
-    probe.require(2_000)
+    probe.require(2_000, 61)
     assert probe.largest_budget(61) >= 2_048
     left = available_memory(device)
     assert left is not None
     with pytest.raises(UserError, match="the memory of cuda:0"):
-        replace(probe, reserve=left).require(2_000)
+        replace(probe, reserve=left).require(2_000, 61)
     assert available_memory(device) == pytest.approx(left, rel=0.01)
