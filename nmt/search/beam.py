@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from nmt.devices.transfer import to_lists
-from nmt.search.batched import ActiveSentences, Batched
 from nmt.search.bias import Bias
 from nmt.search.forbidden import ForbiddenProgress
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
+from nmt.search.per_sentence import ActiveSentences, PerSentence
 from nmt.search.required import RequiredPhrases
 from nmt.search.trees import TreeConstraint, TreeProgress
 from nmt.special_ids import BOS_ID, EOS_ID
@@ -45,7 +45,7 @@ class Extensions(NamedTuple):
 
 
 @dataclass
-class Beam(Batched):
+class Beam(PerSentence):
     """Hypotheses of every sentence in the batch after `clock` steps of the search.
 
     A beam consists of `beam_groups` contiguous groups of equal size; without diverse beam search there is one group.

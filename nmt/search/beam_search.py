@@ -43,12 +43,12 @@ from torch import Tensor
 
 from nmt.devices.transfer import to_device
 from nmt.packing.packed import PackedSequences
-from nmt.search.batched import split_rows
 from nmt.search.beam import Beam
 from nmt.search.constraints import Constraints
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.limits import Requirement
 from nmt.search.options import SearchOptions
+from nmt.search.per_sentence import split_rows
 from nmt.search.ranking import Ranker
 from nmt.search.required import RequiredPhrases
 from nmt.search.trees import TreeConstraint, Trees

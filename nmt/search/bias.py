@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.devices.transfer import to_device, to_lists
-from nmt.search.batched import Batched
+from nmt.search.per_sentence import PerSentence
 from nmt.search.phrase_rewards import Biases, PhraseRewards, Phrases
 
 
@@ -44,7 +44,7 @@ def _root_rewards(phrases: PhraseRewards, vocab: int, device: torch.device) -> T
 
 
 @dataclass
-class Bias(Batched):
+class Bias(PerSentence):
     """Progress of the live hypotheses through the phrases with a bias, on the host.
 
     nodes:   (batch, beam) int64, node of the trie

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from nmt.devices.transfer import pad_rows, to_device
 from nmt.packing.packed import PackedSequences
-from nmt.search.batched import ActiveSentences
 from nmt.search.forbidden import ForbiddenProgress
 from nmt.search.limits import Requirement, output_limits
 from nmt.search.options import SearchOptions
+from nmt.search.per_sentence import ActiveSentences
 from nmt.search.trees import TreeProgress
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nmt.devices.transfer import to_device
-from nmt.search.batched import Batched
+from nmt.search.per_sentence import PerSentence
 from nmt.search.phrases import PhraseMatcher
 from nmt.special_ids import PAD_ID
 
@@ -79,7 +79,7 @@ def forbidden_phrases(phrases: tuple[tuple[int, ...], ...], device: torch.device
 
 
 @dataclass
-class ForbiddenProgress(Batched):
+class ForbiddenProgress(PerSentence):
     """Progress of each live hypothesis through the forbidden phrases.
 
     nodes: (batch, beam) int64

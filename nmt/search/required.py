@@ -30,14 +30,14 @@ import torch
 from torch import Tensor
 
 from nmt.devices.transfer import pad_rows
-from nmt.search.batched import Batched
 from nmt.search.limits import Requirement, distinct_requirements
+from nmt.search.per_sentence import PerSentence
 from nmt.search.phrases import PhraseMatcher
 from nmt.special_ids import EOS_ID, PAD_ID
 
 
 @dataclass
-class RequiredPhrases(Batched):
+class RequiredPhrases(PerSentence):
     """Progress of each live hypothesis through the phrases that its sentence requires.
 
     candidates: (batch, count) int64, distinct tokens of the phrases, padded with PAD_ID, which is impossible

@@ -18,12 +18,12 @@ from torch import Tensor
 from nmt.devices.transfer import to_device, to_lists
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe
-from nmt.search.batched import ActiveSentences, Batched, split_rows
 from nmt.search.beam_search import State, StepModel
 from nmt.search.constraints import Constraints
 from nmt.search.forbidden import ForbiddenProgress
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions, length_penalty
+from nmt.search.per_sentence import ActiveSentences, PerSentence, split_rows
 from nmt.special_ids import BOS_ID, EOS_ID
 
 
@@ -126,7 +126,7 @@ def _random_numbers(src: PackedSequences, seed: int, n_best: int, max_length: in
 
 
 @dataclass
-class _Samples(Batched):
+class _Samples(PerSentence):
     """Samples of the sentences in the batch; positions after EOS are undefined.
 
     random:          (batch, n_best, max_length) float64 in [0, 1)

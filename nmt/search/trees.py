@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nmt.devices.transfer import to_device
 from nmt.errors import UserError
-from nmt.search.batched import Batched
+from nmt.search.per_sentence import PerSentence
 from nmt.special_ids import EOS_ID
 from nmt.text.subword_file import SPACE
 from nmt.text.tokenizer import Tokenizers
@@ -97,7 +97,7 @@ class TreeConstraint:
 
 
 @dataclass
-class TreeProgress(Batched):
+class TreeProgress(PerSentence):
     """Unfinished trees of the live hypotheses.
 
     missing:  (batch, beam) int64, words to come

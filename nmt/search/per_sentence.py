@@ -13,7 +13,7 @@ from nmt.devices.transfer import to_device
 
 
 @dataclass
-class Batched:
+class PerSentence:
     """Base of dataclasses whose tensors and lists have one entry per sentence; all other fields are shared."""
 
     def select(self, rows: Sequence[int], index: Tensor) -> Self:
@@ -25,7 +25,7 @@ class Batched:
                     return value[index]
                 case list():
                     return [value[row] for row in rows]
-                case Batched():
+                case PerSentence():
                     return value.select(rows, index)
                 case _:
                     return value
@@ -41,7 +41,7 @@ class Batched:
                     return torch.cat([value, more])
                 case list():
                     return value + more
-                case Batched():
+                case PerSentence():
                     return value.concat(more)
                 case _:
                     return value
@@ -52,7 +52,7 @@ class Batched:
 
 
 @dataclass
-class ActiveSentences(Batched):
+class ActiveSentences(PerSentence):
     """Sentences in the batch. The host keeps its own copy to avoid synchronization.
 
     ids, device_ids:         (batch,) index of each sentence in the search
