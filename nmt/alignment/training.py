@@ -42,6 +42,9 @@ from nmt.text.lines import count_lines, read_lines
 
 LINKS_FOLDER, _REPORT_FILE = "alignment", "alignment.json"
 
+# Minimum fraction of linked target tokens; a warning below it.
+_MIN_LINKED = 0.1
+
 # Increment when the same text gives different links.
 _FORMAT = 1
 
@@ -77,7 +80,11 @@ def prepare_links(prepared: Prepared, recipe: Recipe) -> None:
                     num_targets += sum(len({target for _, target in pair_links}) for pair_links in links)
             write_report(new, _REPORT_FILE, {"made_from": made_from, "links": num_links})
     fraction = num_targets / max(len(PairStore(prepared.directory, "train").tgt.tokens), 1)
-    say(f"word alignments: {num_links:,} links, for {fraction:.1%} of the target tokens")
+    found = f"word alignments: {num_links:,} links, for {fraction:.1%} of the target tokens"
+    if fraction < _MIN_LINKED:
+        warn(f"{found}, which are too few to learn from; check the text and the alignment files")
+    else:
+        say(found)
 
 
 def changed_alignment(recipe: Recipe) -> str:

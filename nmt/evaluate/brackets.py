@@ -1,8 +1,10 @@
 """Labeled bracket F1 of constituency trees, by the rules of EVALB (Sekine and Collins 1997).
 
-Brackets match if label and span are equal, each at most once. Precision, recall and F1 are computed from sums over all
-sentences. A hypothesis that is malformed, or whose number of leaves (words and punctuation marks) differs from that of
-its reference, has no predicted bracket. EVALB skips such sentences, which favors systems that produce many of them.
+Brackets match if label and span are equal, each at most once. Spans count words: the reference determines which leaves
+are punctuation. Precision, recall and F1 are computed from sums over all sentences. A hypothesis that is malformed, or
+whose number of leaves (words and punctuation marks) differs from that of its reference, has no predicted bracket. EVALB
+decides for both trees which leaves are punctuation and skips sentences whose numbers of words differ, which favors
+systems that produce many of them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 from nmt.errors import UserError
 from nmt.evaluate.counted_metric import CountedMetric
 from nmt.rerank.corpus_counts import Counts
-from nmt.text.trees import brackets
+from nmt.text.trees import brackets, without_punctuation
 
 
 class BracketF1(CountedMetric):
@@ -34,14 +36,16 @@ class BracketF1(CountedMetric):
 
     def count_pair(self, hypothesis: str, reference: str) -> list[float]:
         """Return the counts of a tree; raises ValueError for a malformed reference."""
-        gold, num_leaves = brackets(reference)
+        gold, is_word = brackets(reference)
+        gold = without_punctuation(gold, is_word)
         malformed: list[float] = [0, 0, len(gold), 0, 1, 1]
         try:
-            predicted, num_predicted_leaves = brackets(hypothesis)
+            predicted, is_predicted_word = brackets(hypothesis)
         except ValueError:
             return malformed
-        if num_predicted_leaves != num_leaves:
+        if len(is_predicted_word) != len(is_word):
             return malformed
+        predicted = without_punctuation(predicted, is_word)
         matched = (Counter(predicted) & Counter(gold)).total()
         is_exact = Counter(predicted) == Counter(gold)
         return [matched, len(predicted), len(gold), int(is_exact), 0, 1]
@@ -63,7 +67,7 @@ class BracketF1(CountedMetric):
 
     def signature_entries(self) -> dict[str, Any]:
         """Return the rules and the version of nmt."""
-        return {"rules": "evalb", "malformed": "wrong", "version": f"nmt-{metadata.version('nmt')}"}
+        return {"rules": "evalb", "punct": "ref", "malformed": "wrong", "version": f"nmt-{metadata.version('nmt')}"}
 
     def _cache_references(self, references: Sequence[Sequence[str]]) -> list[Any]:
         """Raise UserError for a malformed reference."""

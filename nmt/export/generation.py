@@ -116,8 +116,7 @@ def to_generation_config(
         config["bad_words_ids"] = sequences
     if decode.mbr_metric != "none":
         lost.append("minimum Bayes risk")
-    if limit < longest:
-        lost.append("the log-probability of EOS after decode.max_tokens tokens (replaced by 0)")
+    lost.append("the log-probability of EOS at the maximum length (replaced by 0, so these outputs may differ)")
     if decode.max_tokens is None or decode.max_tokens > decode.max_extra_tokens:
         replacement = f"the limit of the longest input, {config['max_length']}"
         lost.append(f"decode.max_extra_tokens (replaced by {replacement}; the example applies it)")

@@ -221,7 +221,7 @@ class ServedModel:
     def _report_long_lines(self, translator: TextTranslator) -> None:
         """Warn about the first line that is too long for the model, or longer than any training sentence."""
         hint = "; if sentences are missing, send each as a line, or use --split-sentences"
-        if self.decode.split_sentences:
+        if self.decode.split_sentences or self.decode.trees:
             hint = ""
         if translator.lines_split > self._translator.lines_split:
             result = "truncated" if self.decode.long_lines == "truncate" else f"translated in parts{hint}"

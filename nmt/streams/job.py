@@ -299,7 +299,8 @@ class TranslationJob:
 
     def _warn_of_long(self, lines: LineCounts) -> None:
         settings = self.origin.settings
-        hint = "" if settings.get("decode.split_sentences") else "; if sentences are missing, use --split-sentences"
+        is_hinted = not settings.get("decode.split_sentences") and not settings.get("decode.trees")
+        hint = "; if sentences are missing, use --split-sentences" if is_hinted else ""
         if lines.split:
             were = _were(lines.split)
             result = "truncated" if settings.get("decode.long_lines") == "truncate" else f"translated in parts{hint}"

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from nmt.errors import UserError
 
@@ -64,6 +65,8 @@ def read_tree(line: str) -> Node:
                 stack[-1][1].append(leaf)
         elif token == ")" and len(stack) > 1:
             label, children = stack.pop()
+            if not children:
+                raise ValueError(f"({label}) has no word")
             stack[-1][1].append(Node(label, tuple(children)))
         else:
             raise ValueError(f"unexpected {token!r}")
@@ -119,35 +122,41 @@ def is_linearized(line: str) -> bool:
     return not line.rstrip().endswith(")")
 
 
-def brackets(line: str) -> tuple[list[Bracket], int]:
-    """Return the labeled brackets (label, start, end) of a tree in either form, and its number of leaves.
+def brackets(line: str) -> tuple[list[Bracket], list[bool]]:
+    """Return the labeled brackets (label, start, end) of a tree in either form, and whether each leaf is a word.
 
-    Leaves are words and punctuation. Follows EVALB: word indices skip punctuation; the root, empty brackets and
-    part-of-speech tags do not count. Raises ValueError for a malformed tree.
+    Leaves are words and punctuation; start and end are positions of leaves. Follows EVALB: the root and part-of-speech
+    tags do not count. A linearized tree has no root, so it may consist of several parts. Raises ValueError for a
+    malformed tree.
     """
     if not is_linearized(line):
         line = linearize(read_tree(line))
     closed: list[Bracket] = []
     opened: list[tuple[str, int]] = []
-    num_words = leaves = 0
+    is_word: list[bool] = []
     for token in line.split():
         if token.startswith("(") and len(token) > 1:
-            opened.append((token[1:], num_words))
+            opened.append((token[1:], len(is_word)))
         elif token.startswith(")"):
             if not opened or opened[-1][0] != token[1:]:
                 raise ValueError(f"{token} closes no open bracket")
             label, start = opened.pop()
-            if num_words > start and label not in _ROOTS:
-                closed.append((_EQUAL_LABELS.get(label, label), start, num_words))
+            if label not in _ROOTS:
+                closed.append((_EQUAL_LABELS.get(label, label), start, len(is_word)))
         elif token != WORD and token not in PUNCTUATION:
             raise ValueError(f"{token} is neither a bracket nor a word")
         else:
-            leaves += 1
-            if token == WORD:
-                num_words += 1
-    if opened or not leaves:
+            is_word.append(token == WORD)
+    if opened or not is_word:
         raise ValueError("a bracket is not closed" if opened else "there are no words")
-    return closed, leaves
+    return closed, is_word
+
+
+def without_punctuation(found: Sequence[Bracket], is_word: Sequence[bool]) -> list[Bracket]:
+    """Return the brackets that have words, with positions of words instead of leaves. is_word: for each leaf"""
+    words_before = [0, *accumulate(is_word)]
+    spans = ((label, words_before[start], words_before[end]) for label, start, end in found)
+    return [(label, start, end) for label, start, end in spans if end > start]
 
 
 def _leaves(tree: Node | Leaf) -> Iterator[Leaf]:

@@ -208,8 +208,13 @@ def test_links_are_recomputed_only_for_a_changed_file(folder: Path, capsys: pyte
     file = folder / "train.links"
     file.write_text(file.read_text().replace(" 2-1", ""))
     prepare_links(prepared, recipe)
-    assert "word alignments: " in capsys.readouterr().err
+    assert "warning: word alignments" not in (err := capsys.readouterr().err) and "word alignments: " in err
     assert open_links(prepared)[0].offsets[-1] < sum(map(len, links))
+    file.write_text("\n" * file.read_text().count("\n"))
+    prepare_links(prepared, recipe)
+    assert (
+        "warning: word alignments: 0 links, for 0.0% of the target tokens, which are too few" in capsys.readouterr().err
+    )
 
 
 def test_a_deleted_file_is_not_needed_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

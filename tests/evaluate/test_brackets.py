@@ -84,13 +84,14 @@ GOLD = "(S (NP XX XX )NP (VP XX )VP . )S"
         ("(S (S (NP XX XX )NP (VP XX )VP . )S )S", 6 / 7 * 100, "P 75.00, R 100.00, exact 0.0%, malformed 0 of 1"),
         ("(S (NP XX XX )NP (VP XX )VP .", 0.0, "P 0.00, R 0.00, exact 0.0%, malformed 1 of 1"),
         ("(S (NP XX XX )NP (VP XX XX )VP . )S", 0.0, "P 0.00, R 0.00, exact 0.0%, malformed 1 of 1"),
+        ("(S (NP XX , )NP (VP XX )VP XX )S", 100.0, "P 100.00, R 100.00, exact 100.0%, malformed 0 of 1"),
         ("", 0.0, "P 0.00, R 0.00, exact 0.0%, malformed 1 of 1"),
     ],
 )
 def test_one_tree_has_the_expected_value_and_detail(found: str, value: float, detail: str) -> None:
     (score,) = score_corpus([found], [[GOLD]], ["bracket-f1"], tgt_lang="tree")
     assert score.value == pytest.approx(value) and score.detail == detail
-    assert score.signature.startswith("BracketF1|rules:evalb|malformed:wrong|version:nmt-")
+    assert score.signature.startswith("BracketF1|rules:evalb|punct:ref|malformed:wrong|version:nmt-")
 
 
 def test_the_best_reference_counts() -> None:

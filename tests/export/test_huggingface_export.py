@@ -199,8 +199,8 @@ def test_weights_are_stored_once(make_model: MakeModel, tmp_path: Path) -> None:
     weights = 4 * (loaded.model.num_parameters() + tokenizers.tgt.vocab_size)  # the bias of zeros is stored, too
     max_header = 12_000
     assert weights < len(files["model.safetensors"]) < weights + max_header
-    (note,) = lost
-    assert note.startswith("decode.max_extra_tokens (replaced by the limit of the longest input, 96;")
+    assert lost[0].startswith("the log-probability of EOS at the maximum length")
+    assert lost[1].startswith("decode.max_extra_tokens (replaced by the limit of the longest input, 96;")
     assert json.loads(files["vocab.json"])["</s>"] == 3
 
 

@@ -40,7 +40,7 @@ def is_tree(text: str, num_words: int) -> bool:
     depths = [*itertools.accumulate(token.startswith("(") - token.startswith(")") for token in tokens)]
     is_single = num_words == 1 == len(tokens) or 0 not in depths[:-1]
     has_empty = any(left[0] == "(" and right[0] == ")" for left, right in itertools.pairwise(tokens))
-    return found == num_words and is_single and not has_empty
+    return len(found) == num_words and is_single and not has_empty
 
 
 @cache

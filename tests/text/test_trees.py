@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmt.text.trees import Leaf, Node, brackets, linearize, read_tree, words
+from nmt.text.trees import Leaf, Node, brackets, linearize, read_tree, without_punctuation, words
 
 DOG = "(ROOT (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ sleeps)) (. .)))"
 
@@ -52,9 +52,11 @@ def test_escaped_brackets_in_words_are_restored() -> None:
 def test_brackets_are_those_that_evalb_scores() -> None:
     """The root, tags, punctuation and empty brackets do not count; ADVP equals PRT."""
     line = "(ROOT (S (PRT (RB So)) (, ,) (NP (PRP it)) (VP (VBZ is)) (X (. .))))"
-    expected = [("ADVP", 0, 1), ("NP", 1, 2), ("VP", 2, 3), ("S", 0, 3)]
-    assert brackets(line) == (expected, 5)
-    assert brackets(linearize(read_tree(line))) == (expected, 5)
+    found, is_word = brackets(line)
+    assert (found, is_word) == brackets(linearize(read_tree(line)))
+    assert found == [("ADVP", 0, 1), ("NP", 2, 3), ("VP", 3, 4), ("X", 4, 5), ("S", 0, 5)]
+    assert is_word == [True, False, True, True, False]
+    assert without_punctuation(found, is_word) == [("ADVP", 0, 1), ("NP", 1, 2), ("VP", 2, 3), ("S", 0, 3)]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,8 @@ def test_brackets_are_those_that_evalb_scores() -> None:
         ("(S (NP (NN dog))", "the brackets do not enclose one tree"),
         ("(S (NN dog)))", r"unexpected '\)'"),
         ("dog)", "unexpected 'dog'"),
-        ("()", "there are no words"),
+        ("()", r"\(\) has no word"),
+        ("(S (NP (DT The) (NN)))", r"\(NN\) has no word"),
         (")(", r"\)\( closes no open bracket"),
         ("XX y", "y is neither a bracket nor a word"),
         ("(S " * 200 + "(NN dog" + ")" * 201, "it has more than 200 open brackets"),
@@ -82,4 +85,4 @@ def test_a_malformed_tree_is_an_error(line: str, problem: str) -> None:
 
 
 def test_a_tree_may_have_200_open_brackets() -> None:
-    assert brackets("(S " * 199 + "(NN dog" + ")" * 200) == ([("S", 0, 1)] * 199, 1)
+    assert brackets("(S " * 199 + "(NN dog" + ")" * 200) == ([("S", 0, 1)] * 199, [True])
