@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, assert_never
@@ -447,8 +447,13 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
     name = corpus.dataset if folder is None else str(folder)
     src_field = corpus.src_field or f"translation.{options.src_lang}"
     tgt_field = corpus.tgt_field or f"translation.{options.tgt_lang}"
+    load: Callable[..., Any] = partial(
+        load_dataset, name, corpus.config, split=corpus.split, revision=corpus.revision, streaming=True
+    )
     try:
-        dataset = load_dataset(name, corpus.config, split=corpus.split, revision=corpus.revision, streaming=True)
+        dataset = load()
+        if dataset.info.builder_name == "csv":  # pandas would read words such as None as missing, and parse numbers
+            dataset = load(keep_default_na=False, converters={src_field: str, tgt_field: str})
         for record in dataset:
             yield _fields(record, src_field, tgt_field, f"dataset {name}", options)
     except UserError:

@@ -284,7 +284,7 @@ class HuggingFaceCorpus(CorpusOptions):
     config: str | None = None
     """Configuration of the dataset (`de-en`)."""
     split: str = "train"
-    """Split of the dataset."""
+    """Split of the dataset; slices, such as `train[:100]`, are not supported."""
     revision: str | None = None
     """Commit, tag or branch on the Hub. Pin a commit: whenever a tag or branch changes, the text is prepared again."""
     src_field: str | None = None

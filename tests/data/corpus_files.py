@@ -4,6 +4,7 @@ import gzip
 import lzma
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -38,6 +39,12 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "xz": lzma.compress,
     "zst": zstandard.compress,
 }
+
+
+class Records(list[object]):
+    """Records that replace a dataset of Hugging Face."""
+
+    info = SimpleNamespace(builder_name="parquet")
 
 
 def options(root: Path, tgt_lang: str = "de", invalid_utf8: InvalidUtf8 = "error") -> ReadOptions:

@@ -10,7 +10,7 @@ import sacrebleu
 from nmt.data.corpus import count_pairs, input_files, read_pairs, require_files
 from nmt.errors import UserError
 from nmt.recipe import HuggingFaceCorpus, SacrebleuCorpus, ToyCorpus
-from tests.data.corpus_files import SRC, TGT, one_line_error, options, read, write, write_parquet
+from tests.data.corpus_files import SRC, TGT, Records, one_line_error, options, read, write, write_parquet
 
 
 @pytest.mark.parametrize("dataset", ["./none", "../none", "/none", "~/none"])
@@ -22,9 +22,9 @@ def test_a_missing_local_dataset_is_not_looked_up_on_the_hub(dataset: str, tmp_p
 def test_hugging_face_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
-    def load_dataset(name: str, config: str | None, **options: object) -> list[object]:
+    def load_dataset(name: str, config: str | None, **options: object) -> Records:
         asked.append((name, config, options))
-        return [{"translation": {"en": "a", "de": "b"}}]
+        return Records([{"translation": {"en": "a", "de": "b"}}])
 
     monkeypatch.setattr("datasets.load.load_dataset", load_dataset)
     corpus = HuggingFaceCorpus(dataset="wmt/wmt14", config="de-en", revision="b199e406369ec1b7634206d3ded5ba45de2fe696")
@@ -61,6 +61,18 @@ def test_hugging_face_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.Mo
     one_line_error(HuggingFaceCorpus(dataset="parquet"), tmp_path, "no field 'translation.en'")
     write(tmp_path / "json" / "train.jsonl", [])
     one_line_error(HuggingFaceCorpus(dataset="json"), tmp_path, "its files are empty")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "separator"), [("train.csv", ","), ("train.tsv", "\t")])
+def test_all_words_of_a_csv_dataset_are_text(
+    name: str, separator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    pairs = [("None", "007"), ("NA", "1.50"), ("", "12"), ("nan", "")]
+    write(tmp_path / "set" / name, [separator.join(row) for row in (("a", "b"), *pairs)])
+    assert read(HuggingFaceCorpus(dataset="set", src_field="a", tgt_field="b"), tmp_path) == pairs
 
 
 def test_datasets_of_the_current_directory_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from nmt.data import prepare as preparation
 from nmt.data.fingerprint import describe_change, outdated_splits, text_identity, unpinned_datasets
 from nmt.data.prepare import load_prepared, prepare
 from nmt.errors import UserError
+from tests.data.corpus_files import Records
 from tests.data.directories import contents, modification_times
 from tests.data.dirty_corpus import DIRTY, recipe_for, sentence_pairs, write_corpus
 
@@ -262,8 +263,8 @@ def test_a_changed_dataset_of_the_hub_is_prepared_again(
             raise OSError("no network")
         return SimpleNamespace(sha=commits[name])
 
-    def load_dataset(name: str, *args: object, **options: object) -> list[object]:
-        return [{"translation": {"en": src, "de": tgt}} for src, tgt in pairs]
+    def load_dataset(name: str, *args: object, **options: object) -> Records:
+        return Records({"translation": {"en": src, "de": tgt}} for src, tgt in pairs)
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", dataset_info)
     monkeypatch.setattr("datasets.load.load_dataset", load_dataset)
