@@ -21,10 +21,15 @@ from nmt.recipe.starter import starter_recipe
 from nmt.storage.sealed import write_file
 from nmt.streams.output_checks import require_new_file
 from nmt.text.languages import SHORT_CODES
-from nmt.text.lines import read_lines, read_plain_text, require_lines, require_same_length
+from nmt.text.lines import is_header, read_lines, read_plain_text, require_lines, require_same_length
 
 _FILE = "One file with both sides instead: TSV, .tmx, .jsonl or .parquet."
+_FIELDS = (
+    "Fields of .jsonl and .parquet files (default: the language codes), or columns of TSV: names in the first line, or "
+    "numbers from 0 (default: source and target, src and tgt, or the language codes; without a header the first two)."
+)
 _KINDS = {".tmx": "tmx", ".json": "jsonl", ".jsonl": "jsonl", ".parquet": "parquet"}
+_WITH_FIELDS = ("jsonl", "parquet")
 _COMPRESSED = (".gz", ".xz", ".zst")
 
 # Approximate, with the vocabularies of `nmt.recipe.starter`; the first is for European languages.
@@ -52,7 +57,7 @@ def new(
     valid_file: Annotated[Path | None, typer.Option("--valid-file", "--valid-tsv", help=_FILE)] = None,
     fields: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="SRC TGT", help="Fields of .jsonl and .parquet files (default: the language codes)."),
+        typer.Option(metavar="SRC TGT", help=_FIELDS),
     ] = None,
     out: Annotated[
         Path | None,
@@ -65,10 +70,10 @@ def new(
     """
     path = require_new_file(out or Path(f"{src_lang}-{tgt_lang}.toml"))
     languages = (src_lang, tgt_lang)
-    train = _Text.from_options("", src, tgt, file, fields or languages)
-    valid = _Text.from_options("valid-", valid_src, valid_tgt, valid_file, fields or languages)
-    if fields is not None and not any("src_field" in text.corpus for text in (train, valid)):
-        raise typer.BadParameter("--fields has no effect without a .jsonl or .parquet file; leave it out")
+    train = _Text.from_options("", src, tgt, file, languages, fields)
+    valid = _Text.from_options("valid-", valid_src, valid_tgt, valid_file, languages, fields)
+    if fields is not None and not any(text.corpus["kind"] in ("tsv", *_WITH_FIELDS) for text in (train, valid)):
+        raise typer.BadParameter("--fields has no effect without a TSV, .jsonl or .parquet file; leave it out")
     pairs, characters, alphabet = train.count(languages)
     valid.count(languages)  # checks the text
     language = SHORT_CODES.get(tgt_lang, tgt_lang)
@@ -87,11 +92,17 @@ class _Text:
     """Parallel text: two line-aligned files, or one file of both sides. corpus: its options in a recipe"""
 
     files: tuple[Path, ...]
-    corpus: dict[str, str]
+    corpus: dict[str, str | int]
 
     @classmethod
     def from_options(
-        cls, prefix: str, src: Path | None, tgt: Path | None, file: Path | None, fields: tuple[str, str]
+        cls,
+        prefix: str,
+        src: Path | None,
+        tgt: Path | None,
+        file: Path | None,
+        languages: tuple[str, str],
+        fields: tuple[str, str] | None,
     ) -> _Text:
         """Return the text that the options name; raises CommandError unless it is `src` and `tgt`, or `file`."""
         if src is not None and tgt is not None and file is None:
@@ -100,9 +111,12 @@ class _Text:
             return cls((src, tgt), {"kind": "text", "src": str(src), "tgt": str(tgt)})
         if file is not None and src is None and tgt is None:
             endings = [ending for ending in map(str.lower, file.suffixes) if ending not in _COMPRESSED]
-            corpus = {"kind": _KINDS.get(endings[-1], "tsv") if endings else "tsv", "path": str(file)}
-            if corpus["kind"] in ("jsonl", "parquet"):
-                corpus |= {"src_field": fields[0], "tgt_field": fields[1]}
+            kind = _KINDS.get(endings[-1], "tsv") if endings else "tsv"
+            corpus: dict[str, str | int] = {"kind": kind, "path": str(file)}
+            if kind in _WITH_FIELDS:
+                corpus["src_field"], corpus["tgt_field"] = fields or languages
+            elif kind == "tsv" and (columns := _columns(file, languages) if fields is None else fields):
+                corpus["src_column"], corpus["tgt_column"] = (int(x) if x.isdecimal() else x for x in columns)
             return cls((file,), corpus)
         raise CommandError(f"nmt new needs --{prefix}src and --{prefix}tgt, or --{prefix}file; give one or the other")
 
@@ -121,20 +135,28 @@ class _Text:
         return num_lines[0], characters, len(alphabet)
 
     def _read(self, path: Path, languages: tuple[str, str]) -> Iterator[Sequence[str]]:
-        """Yield each line of one side, in a list, or each pair of both; raises UserError for TSV without a tab."""
+        """Yield each line of one side, in a list, or each pair of both."""
         if len(self.files) == 2:
-            yield from ([line] for line in read_plain_text(path))
-            return
-        if (kind := self.corpus["kind"]) != "tsv":
-            corpus = cast("Corpus", CORPUS_KINDS[kind].model_validate(self.corpus))
-            yield from read_pairs(corpus, ReadOptions(Path(), *languages))
-            return
-        num_columns = 0
-        for number, line in enumerate(read_lines(path), start=1):
-            columns = line.split("\t")
-            num_columns = max(num_columns, len(columns))
-            if line.strip() and len(columns) < 2:
-                raise UserError(f"{path}, line {number} has no tab; expected two columns; correct the line")
-            yield columns[:2]
-        if num_columns > 2:
-            say(f"{path} has {num_columns} columns; the recipe uses the first two, see src_column and tgt_column")
+            return ([line] for line in read_plain_text(path))
+        corpus = cast("Corpus", CORPUS_KINDS[str(self.corpus["kind"])].model_validate(self.corpus))
+        return read_pairs(corpus, ReadOptions(Path(), *languages))
+
+
+def _columns(path: Path, languages: tuple[str, str]) -> list[str] | None:
+    """Return the names of the source and target columns of a TSV file; None if its first line is not a header.
+
+    Raises UserError for a header without exactly one such name for each side.
+    """
+    cells = next(read_lines(path), "").removesuffix("\r").split("\t")
+    if not any(is_header(cell, [*cells[:i], *cells[i + 1 :]]) for i, cell in enumerate(cells)):
+        if len(cells) > 2:
+            say(f"{path} has {len(cells)} columns; the recipe uses the first two; --fields selects others")
+        return None
+    names = (("source", "src", languages[0]), ("target", "tgt", languages[1]))
+    columns = [[cell for cell in cells if cell.strip().strip('"').lower() in side] for side in names]
+    if any(len(found) != 1 for found in columns):
+        raise UserError(
+            f"{path} has a header: {', '.join(map(repr, cells))}; the columns of source and target are unknown; add "
+            "--fields SRC TGT, with names, or with numbers from 0 if the first line is text"
+        )
+    return [found[0] for found in columns]

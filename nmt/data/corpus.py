@@ -355,7 +355,7 @@ def _read_tsv(corpus: TsvCorpus, path: Path, invalid_utf8: InvalidUtf8) -> Itera
         check.add(number, columns)
         if len(columns) < min_columns:
             wrong = f"{path}, line {number} has {counted(len(columns), 'column')}; expected at least {min_columns}"
-            remedy = "correct the line, or the columns in the recipe"
+            remedy = "correct the line, or the columns of the corpus"
             if has_csv_name(path):
                 remedy = "convert the CSV file to TSV"
             raise UserError(f"{wrong}; {remedy}")
@@ -373,7 +373,7 @@ def _column_index(column: int | str, header: Sequence[str], path: Path) -> int:
         found = f"{count} columns" if count else "no column"
         raise UserError(
             f"{path}, line 1 has {found} {column!r}; its columns are {names}; "
-            "correct the names in the recipe, or use column numbers counted from 0"
+            "correct the names, or use column numbers counted from 0"
         )
     return header.index(column)
 

@@ -116,8 +116,8 @@ class StarterRecipe:
 def starter_recipe(
     name: str,
     languages: tuple[str, str],
-    train: Mapping[str, str],
-    valid: Mapping[str, str],
+    train: Mapping[str, str | int],
+    valid: Mapping[str, str | int],
     pairs: int,
     tokens: int,
     alphabet: int,

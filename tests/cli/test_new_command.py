@@ -121,6 +121,33 @@ def test_other_formats_are_accepted(name: str, tmp_path: Path, nmt: Nmt) -> None
     assert len(chunk) == 20 and chunk[0][0].startswith("dog") and chunk[0][1].startswith("Hund")
 
 
+def test_a_header_names_the_columns(tmp_path: Path, nmt: Nmt) -> None:
+    text, out = tmp_path / "pairs.tsv", tmp_path / "own.toml"
+    command = ("new", "en", "de", "--file", text, "--valid-file", text, "-o", out)
+    for header, fields, expected, pairs in (
+        ("id\tsource\ttarget", (), ("source", "target"), 2),
+        ("id\tde\ten\r", (), ("en", "de"), 2),
+        ("id\tenglish\treference", ("english", "reference"), ("english", "reference"), 2),
+        ("target\tZiel", (0, 1), (0, 1), 3),
+        ("a\tb", (), (0, 1), 3),
+    ):
+        text.write_text(f"{header}\n1\tx\ty\n2\tz\tw\n")
+        status, _, err = nmt(*command, *(("--fields", *fields) if fields else ()))
+        assert (status, f"{pairs} pairs" in err) == (0, True), err
+        corpus = load_recipe(out).data.train[0].model_dump()
+        assert (corpus["src_column"], corpus["tgt_column"]) == expected
+        out.unlink()
+    text.write_text("id\tenglish\treference\n1\tx\ty\n")
+    err = one_line(nmt(*command)[2])
+    assert "has a header: 'id', 'english', 'reference'; the columns of source and target are unknown; add --f" in err
+
+
+def test_a_csv_file_is_an_error(tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "pairs.csv").write_text("a dog,ein Hund\n")
+    err = nmt("new", "en", "de", *options(tmp_path, 5)[4:], "--file", tmp_path / "pairs.csv")[2]
+    assert one_line(err).endswith("pairs.csv, line 1 has 1 column; expected at least 2; convert the CSV file to TSV")
+
+
 @pytest.mark.parametrize("name", ["pairs.json.tsv", "pairs.tmx.txt.gz", "pairs"])
 def test_the_last_extension_names_the_format(name: str, tmp_path: Path, nmt: Nmt) -> None:
     text = b"dog\tHund\ncat\tKatze\n"
@@ -211,8 +238,8 @@ def test_invalid_input_is_an_error(tmp_path: Path, nmt: Nmt) -> None:
         (["en", "german"], given, 2, "'TGT': 'german' is not an ISO 639 code; it must be two or"),
         (["en", "de"], ["--src", src, "--tgt", valid_tgt, *valid], 1, "they must match line by line; check both"),
         (["en", "de"], ["--src", src, "--tgt", src, *valid], 2, f"--src and --tgt are the same file, {src}"),
-        (["en", "de"], [*given, "--fields", "a", "b"], 2, "--fields has no effect without a .jsonl or .parquet file"),
-        (["en", "de"], [*train, "--valid-tsv", valid_src], 1, f"{valid_src}, line 1 has no tab; expected two columns"),
+        (["en", "de"], [*given, "--fields", "a", "b"], 2, "--fields has no effect without a TSV, .jsonl or"),
+        (["en", "de"], [*train, "--valid-tsv", valid_src], 1, f"{valid_src}, line 1 has 1 column; expected at least 2"),
     ):
         found, out, err = nmt("new", *languages, *texts, "-o", tmp_path / "own.toml")
         assert (found, out) == (status, "")

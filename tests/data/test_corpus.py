@@ -202,7 +202,9 @@ def test_tsv_labels(label_column: int | str, tmp_path: Path) -> None:
     corpus = TsvCorpus(path="pairs.tsv", src_column=1, tgt_column=2, label_column=label_column)
     assert read(corpus, tmp_path) == [("a", "b"), ("c", "d"), ("e", "f")]
     assert labels(corpus, tmp_path) == [("news", "long"), (), ("web",)]
-    with pytest.raises(UserError, match=r"line 1 has no column 'domain'; its columns are .*; correct the names in the"):
+    with pytest.raises(
+        UserError, match=r"line 1 has no column 'domain'; its columns are .*; correct the names, or use"
+    ):
         labels(corpus.model_copy(update={"label_column": "domain"}), tmp_path)
 
 
