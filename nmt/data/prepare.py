@@ -205,7 +205,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     tokenizers = reused_tokenizers(recipe)
     reuse = tokenizers is not None
     if tokenizers is not None:
-        say(f"reusing the tokenizer of {tokenizers.src.path.parent}, {tokenizers.src.vocab_size:,} tokens")
+        say(f"reusing the tokenizer {tokenizers.src.path}, {tokenizers.src.vocab_size:,} tokens")
         _pair_format(recipe, tokenizers)  # fails early for an unknown tag and without a separator
         _valid_format(recipe, tokenizers)
         tokenizers.save(directory)
@@ -223,7 +223,7 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     drops = text.drops + train.drops
     _require_pairs(train.pairs.total(), text, drops)
     _warn_of_empty_corpora(recipe, text.num_read, train.pairs)
-    train.warn_of_bytes("data.train")
+    train.warn_of_uncovered("data.train")
     valid = _encode_valid(recipe, directory, tokenizers)
     text.path.unlink()
 

@@ -11,7 +11,7 @@ from nmt.storage.checksums import read_checked
 from nmt.storage.run_folder import find_model, find_prepared
 from nmt.storage.sealed import MANIFEST, CorruptError, read_manifest
 from nmt.text.term_markup import TermMarkers
-from nmt.text.tokenizer import Tokenizers, planned_symbols, planned_vocab_size
+from nmt.text.tokenizer import Tokenizers, is_sentencepiece, planned_symbols, planned_vocab_size
 
 
 def tokenizer_sources(recipe: Recipe) -> list[Path]:
@@ -49,7 +49,13 @@ def with_symbols_of(recipe: Recipe, tokenizers: Tokenizers) -> Tokenizers:
 
 
 def find_tokenizers(path: Path) -> Path:
-    """Return the model directory of a path as `find_model` does, or else the prepared text of a run without a model."""
+    """Return a path for `Tokenizers.load`.
+
+    That is the path itself if `is_sentencepiece`, the directory that `find_model` returns, or else the prepared text of
+    a run without a model.
+    """
+    if is_sentencepiece(path):
+        return path
     prepared = find_prepared(path)
     try:
         return find_model(path)
@@ -85,7 +91,9 @@ def is_vocab_size_known(recipe: Recipe) -> bool:
 
 
 def load_verified_tokenizers(directory: Path) -> Tokenizers:
-    """Load the tokenizers of a model or of prepared text; raise CorruptError if they do not match their checksums."""
+    """Load the tokenizers that `find_tokenizers` finds; raise CorruptError if they do not match their checksums."""
+    if is_sentencepiece(directory):
+        return Tokenizers.load(directory)
     expected, file = read_checked(directory / REPORT_FILE).get("tokenizers"), REPORT_FILE
     if expected is None:
         manifest, file = read_manifest(directory), MANIFEST

@@ -17,16 +17,19 @@ from nmt.logs import warn
 from nmt.text.subword_file import PieceKind, read_pieces
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 
-_MAX_BYTES = 0.05  # fraction of tokens
+_MAX_UNCOVERED = 0.05  # fraction of tokens
 
 
 @dataclass
 class SplitCounts:
-    """Counts of a split: pairs per corpus; tokens, byte tokens and words per side; drops per reason."""
+    """Counts of a split: pairs per corpus; tokens and words per side; drops per reason.
+
+    uncovered: byte and unknown tokens per side
+    """
 
     pairs: Counter[int] = field(default_factory=Counter)
     tokens: Counter[Side] = field(default_factory=Counter)
-    byte_tokens: Counter[Side] = field(default_factory=Counter)
+    uncovered: Counter[Side] = field(default_factory=Counter)
     words: Counter[Side] = field(default_factory=Counter)
     drops: Counter[str] = field(default_factory=Counter)
 
@@ -51,15 +54,15 @@ class SplitCounts:
             **self.sides(),
         }
 
-    def warn_of_bytes(self, name: str) -> None:
-        """Warn if more than 5% of the tokens of a side are bytes."""
+    def warn_of_uncovered(self, name: str) -> None:
+        """Warn if more than 5% of the tokens of a side are bytes or unknown."""
         sides: tuple[tuple[Side, str], ...] = (("src", "source"), ("tgt", "target"))
         for side, kind in sides:
-            fraction = self.byte_tokens[side] / max(self.tokens[side], 1)
-            if fraction > _MAX_BYTES:
+            fraction = self.uncovered[side] / max(self.tokens[side], 1)
+            if fraction > _MAX_UNCOVERED:
                 warn(
-                    f"{fraction:.0%} of the {kind} tokens of {name} are bytes: the tokenizer does not cover this text, "
-                    "so sentences are long and harder to learn; train a tokenizer on it, or start from another model"
+                    f"{fraction:.0%} of the {kind} tokens of {name} are bytes or unknown: the tokenizer does not cover "
+                    "this text, so it is harder to learn; train a tokenizer on it, or start from another model"
                 )
 
 
@@ -73,7 +76,7 @@ def write_split(
     """Write the chunks of a split; report the number of processed pairs to `advance`."""
     counts = SplitCounts()
     src_dtype, tgt_dtype = token_dtype(tokenizers.src.vocab_size), token_dtype(tokenizers.tgt.vocab_size)
-    are_bytes: dict[Side, NDArray[np.bool_]] = {"src": _are_bytes(tokenizers.src), "tgt": _are_bytes(tokenizers.tgt)}
+    uncovered: dict[Side, NDArray[np.bool_]] = {"src": _uncovered(tokenizers.src), "tgt": _uncovered(tokenizers.tgt)}
     with PairWriter(directory, split, {"src": src_dtype, "tgt": tgt_dtype}) as writer:
         for chunk in chunks:
             counts.pairs[chunk.corpus] += len(chunk.src.lengths)
@@ -82,13 +85,14 @@ def write_split(
             for side, sentences in sides:
                 writer.append(side, sentences.tokens, sentences.lengths)
                 counts.tokens[side] += len(sentences.tokens)
-                counts.byte_tokens[side] += int(np.count_nonzero(are_bytes[side][sentences.tokens]))
+                counts.uncovered[side] += int(np.count_nonzero(uncovered[side][sentences.tokens]))
                 counts.words[side] += int(sentences.words.sum())
             advance(len(chunk.src.lengths) + chunk.drops.total())
     return counts
 
 
-def _are_bytes(tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """Return whether each token is a byte, `(vocab_size,)`; all False for a byte tokenizer."""
+def _uncovered(tokenizer: Tokenizer) -> NDArray[np.bool_]:
+    """Return whether each token is a byte or unknown, `(vocab_size,)`; all False for a byte tokenizer."""
     is_byte = tokenizer.options()["algorithm"] == "byte"
-    return np.array([not is_byte and piece.kind == PieceKind.byte for piece in read_pieces(tokenizer.model)])
+    kinds = () if is_byte else (PieceKind.byte, PieceKind.unknown)
+    return np.array([piece.kind in kinds for piece in read_pieces(tokenizer.model)])

@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import sentencepiece
-
 from nmt.errors import UserError
 from nmt.logs import warn
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.text.subword_file import Piece, PieceKind, read_algorithm, read_pieces, with_pieces
+from nmt.text.subword_file import (
+    SPECIAL_PIECES,
+    SPECIAL_TEXTS,
+    Piece,
+    PieceKind,
+    read_algorithm,
+    read_pieces,
+    read_sentencepiece,
+    with_pieces,
+)
 from nmt.text.tokenizer import Tokenizer
 
-# nmt's special tokens, in the order of their ids.
-_SPECIAL = (
-    Piece("<pad>", kind=PieceKind.control),
-    Piece("<unk>", kind=PieceKind.unknown),
-    Piece("<s>", kind=PieceKind.control),
-    Piece("</s>", kind=PieceKind.control),
-)
-_SPECIAL_TEXTS = frozenset(piece.text for piece in _SPECIAL)
 _LANGUAGE_CODE = re.compile(r">>.+<<")
 
 _FEW_MISSING = 0.2  # fraction of a subword model's pieces that may be missing without a warning
@@ -80,13 +79,7 @@ def read_sides(source: Path, config: Mapping[str, Any]) -> tuple[Side, Side]:
 
 
 def _read_model(path: Path) -> bytes:
-    model = path.read_bytes()
-    try:
-        if not model:
-            raise ValueError  # SentencePiece ignores an empty model
-        sentencepiece.SentencePieceProcessor(model_proto=model)
-    except (RuntimeError, ValueError) as error:
-        raise UserError(f"{path} is not a SentencePiece model; it must be one; download it again") from error
+    model = read_sentencepiece(path)
     if read_algorithm(model) is None:
         raise UserError(f"{path} is neither a bpe nor a unigram model; nmt imports only these; choose another model")
     return model
@@ -142,7 +135,7 @@ def _is_nmt(model: bytes, vocab: _Vocabulary) -> bool:
 def _source_side(model: bytes, vocab: _Vocabulary) -> Side:
     """Keep all pieces, to preserve segmentation, and add characters and language codes of `vocab.json`."""
     subwords = [piece for piece in read_pieces(model) if piece.kind not in (PieceKind.control, PieceKind.unknown)]
-    texts = {marian_name(piece.text) for piece in subwords} | _SPECIAL_TEXTS
+    texts = {marian_name(piece.text) for piece in subwords} | SPECIAL_TEXTS
     lowest = min((piece.score for piece in subwords if piece.kind == PieceKind.ordinary), default=0.0)
     rare = [text for text in vocab.ids if len(text) == 1 and text not in texts]
     codes = [text for text in vocab.ids if _LANGUAGE_CODE.fullmatch(text) and text not in texts]
@@ -152,23 +145,23 @@ def _source_side(model: bytes, vocab: _Vocabulary) -> Side:
     rows: list[int | None] = [vocab.pad, vocab.unk, vocab.bos, vocab.eos]
     rows += [vocab.ids.get(marian_name(piece.text), vocab.unk) for piece in subwords]
     rows += [vocab.ids[text] for text in (*rare, *codes)]
-    return Side(with_pieces(model, [*_SPECIAL, *pieces]), rows, is_nmt=False)
+    return Side(with_pieces(model, [*SPECIAL_PIECES, *pieces]), rows, is_nmt=False)
 
 
 def _target_side(model: bytes, vocab: _Vocabulary) -> Side:
     """Keep each row of Marian's output, with or without a piece."""
-    piece_of = {piece.text: piece for piece in read_pieces(model) if piece.text not in _SPECIAL_TEXTS}
+    piece_of = {piece.text: piece for piece in read_pieces(model) if piece.text not in SPECIAL_TEXTS}
     text_of = {token: text for text, token in vocab.ids.items()}
     rows: list[int | None] = [vocab.pad, vocab.unk, vocab.bos, vocab.eos]
     special = set(rows)
-    pieces = list(_SPECIAL)
+    pieces = list(SPECIAL_PIECES)
     if vocab.pad == vocab.bos:
         rows[PAD_ID] = None
     for row in range(vocab.size):
         if row in special:
             continue
         text = text_of.get(row, "")
-        if not text or text in _SPECIAL_TEXTS:
+        if not text or text in SPECIAL_TEXTS:
             text = f"<row {row}>"
         rows.append(row)
         pieces.append(piece_of.get(text, Piece(text, kind=PieceKind.unused)))

@@ -151,7 +151,8 @@ class TokenizerRecipe(Section):
     user_symbols: tuple[str, ...] = ()
     """Strings that are always single tokens."""
     start_from: FilledPath | None = None
-    """Reuse the tokenizer of this model or run; prepared text is enough. Implied by `train.start_from`."""
+    """Reuse the tokenizer of this model or run; prepared text is enough. Implied by `train.start_from`. A
+    SentencePiece model of another program is possible too."""
     training_pairs: PositiveInt = 2_000_000
     """Maximum training pairs for the tokenizer, sampled from the corpora as in an epoch."""
 

@@ -9,10 +9,17 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Literal, NamedTuple
+
+import sentencepiece
+
+from nmt.errors import UserError
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from nmt.text.lines import unreadable
 
 Algorithm = Literal["bpe", "unigram"]
 
@@ -24,6 +31,8 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST = 1, 2, 3, 4
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_KIND = 1, 2, 3
 _MODEL_TYPE, _COVERAGE, _MAX_LINE_BYTES = 3, 10, 18
+_UNK_ID, _BOS_ID, _EOS_ID, _PAD_ID = 40, 41, 42, 43
+_SPECIAL_NAMES = (45, 46, 47, 48)
 _CHARACTER_MAP, _RULE_FILE = 2, 6
 _TOKENS, _TOKEN_ID, _TOKEN_BEGIN = 2, 2, 4
 _VARINT, _LENGTH_DELIMITED, _FOUR_BYTES = 0, 2, 5
@@ -53,10 +62,34 @@ class Piece:
     kind: PieceKind = PieceKind.ordinary
 
 
+SPECIAL_PIECES = (
+    Piece("<pad>", kind=PieceKind.control),
+    Piece("<unk>", kind=PieceKind.unknown),
+    Piece("<s>", kind=PieceKind.control),
+    Piece("</s>", kind=PieceKind.control),
+)
+"""The special tokens of this project, in the order of their ids."""
+SPECIAL_TEXTS = frozenset(piece.text for piece in SPECIAL_PIECES)
+
+
 def spell(piece: str) -> bytes:
     """Return the UTF-8 bytes that a piece adds to a text; a byte piece adds one byte."""
     byte = _BYTE.fullmatch(piece)
     return bytes.fromhex(byte[1]) if byte else piece.replace(SPACE, " ").encode()
+
+
+def read_sentencepiece(path: Path) -> bytes:
+    """Read a model that another program trained; raise UserError if it is not a SentencePiece model."""
+    try:
+        model = path.read_bytes()
+        if not model:
+            raise ValueError  # SentencePiece ignores an empty model
+        sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"{path} is not a SentencePiece model; it must be one; correct the path or the file") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return model
 
 
 def read_algorithm(model: bytes) -> Algorithm | None:
@@ -106,20 +139,39 @@ def with_pieces(model: bytes, pieces: Iterable[Piece]) -> bytes:
     return written + b"".join(kept)
 
 
+def with_special_pieces(model: bytes) -> bytes:
+    """Return the model with `SPECIAL_PIECES` at the beginning, instead of its own special and other control tokens.
+
+    Text is segmented as before, except that the text of a special token is never a token.
+    """
+    others = [
+        piece
+        for piece in read_pieces(model)
+        if piece.kind not in (PieceKind.control, PieceKind.unknown) and piece.text not in SPECIAL_TEXTS
+    ]
+    ids = {_UNK_ID: UNK_ID, _BOS_ID: BOS_ID, _EOS_ID: EOS_ID, _PAD_ID: PAD_ID}
+    written = b"".join(_write_integer(number << 3 | _VARINT) + _write_integer(value) for number, value in ids.items())
+    model = with_pieces(model, [*SPECIAL_PIECES, *others])
+    return _with_settings(model, _TRAINER, without={*ids, *_SPECIAL_NAMES}, added=written)
+
+
 def without_unused_settings(model: bytes) -> bytes:
     """Return the model without the path of its normalization rules and the maximum length of training lines.
 
     The path depends on the machine. Without the maximum, the same text gives the same bytes as in earlier versions.
     """
-    dropped = {_TRAINER: _MAX_LINE_BYTES, _NORMALIZER: _RULE_FILE}
-    written = b""
+    model = _with_settings(model, _TRAINER, without={_MAX_LINE_BYTES})
+    return _with_settings(model, _NORMALIZER, without={_RULE_FILE})
+
+
+def _with_settings(model: bytes, message: int, without: Container[int], added: bytes = b"") -> bytes:
+    """Return the model without some fields of a message, and with other fields appended to it."""
+    written = []
     for field in _fields(model):
-        if field.number in dropped:
-            kept = (part.raw for part in _fields(field.content) if part.number != dropped[field.number])
-            written += _write_bytes(field.number, b"".join(kept))
-        else:
-            written += field.raw
-    return written
+        kept = (part.raw for part in _fields(field.content) if part.number not in without)
+        is_changed = field.number == message
+        written.append(_write_bytes(message, b"".join(kept) + added) if is_changed else field.raw)
+    return b"".join(written)
 
 
 class _Field(NamedTuple):
@@ -183,8 +235,13 @@ def _integer(message: bytes, start: int) -> tuple[int, int]:
 
 
 def _write_bytes(number: int, content: bytes) -> bytes:
-    size, written = len(content), bytearray([number << 3 | _LENGTH_DELIMITED])
-    while size > 127:
-        written.append(size & 127 | 128)
-        size >>= 7
-    return bytes([*written, size]) + content
+    return bytes([number << 3 | _LENGTH_DELIMITED]) + _write_integer(len(content)) + content
+
+
+def _write_integer(value: int) -> bytes:
+    """Encode a varint; see `_integer`."""
+    written = bytearray()
+    while value > 127:
+        written.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*written, value])

@@ -37,8 +37,10 @@ from nmt.text.subword_file import (
     read_coverage,
     read_encoded,
     read_pieces,
+    read_sentencepiece,
     spell,
     with_pieces,
+    with_special_pieces,
     without_unused_settings,
 )
 from nmt.text.words import has_digits
@@ -97,6 +99,23 @@ class Tokenizer:
                 f"cannot read tokenizer {path}: {error.strerror}; it must be in a model directory or in folder data "
                 "of a run; correct the path, or prepare the data first"
             ) from error
+
+    @classmethod
+    def from_sentencepiece(cls, path: Path, *, has_spaces: bool = True) -> Tokenizer:
+        """Read a model that another program trained; its special tokens get the ids of this project.
+
+        Raises UserError if it is not a SentencePiece model, or if it does not mark the beginning of words.
+        """
+        model = read_sentencepiece(path)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        if processor.normalize("A b").lower() != f"{SPACE}a{SPACE}b":
+            raise UserError(
+                f"{path} does not mark the beginning of each word with {SPACE}; it must; train it without "
+                "--add_dummy_prefix=false, --treat_whitespace_as_suffix and --escape_whitespaces=false"
+            )
+        if _special_ids(processor) != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
+            model = with_special_pieces(model)
+        return cls(model, path, has_spaces=has_spaces)
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a sentence, without BOS and EOS. Lone surrogates become U+FFFD."""
@@ -271,16 +290,15 @@ class Tokenizers:
     def load(cls, directory: Path | str, tgt_lang: str = "") -> Tokenizers:
         """Read `tokenizer.model`, or `tokenizer.src.model` and `tokenizer.tgt.model`.
 
-        directory: a model directory or a prepared corpus
+        directory: a model directory or a prepared corpus, or a path for which `is_sentencepiece` is true
         tgt_lang:  target language; determines how `encode_phrase` tokenizes target phrases
         """
         directory = Path(directory)
         has_spaces = tgt_lang not in WITHOUT_SPACES
+        read = Tokenizer.from_sentencepiece if is_sentencepiece(directory) else Tokenizer.load
         if (directory / _SRC_FILE).exists() and not (directory / _JOINT_FILE).exists():
-            return cls(
-                Tokenizer.load(directory / _SRC_FILE), Tokenizer.load(directory / _TGT_FILE, has_spaces=has_spaces)
-            )
-        joint = Tokenizer.load(directory / _JOINT_FILE, has_spaces=has_spaces)
+            return cls(read(directory / _SRC_FILE), read(directory / _TGT_FILE, has_spaces=has_spaces))
+        joint = read(directory if directory.is_file() else directory / _JOINT_FILE, has_spaces=has_spaces)
         return cls(joint, joint)
 
     def with_symbols(self, symbols: Sequence[str], tags: Sequence[str]) -> Tokenizers:
@@ -302,6 +320,11 @@ class Tokenizers:
         """Write the files that `load` reads."""
         for name, content in self.files().items():
             (directory / name).write_bytes(content)
+
+
+def is_sentencepiece(path: Path) -> bool:
+    """Return whether a path is a SentencePiece model, or a directory with nothing but one model per side."""
+    return path.is_file() or (path.is_dir() and {file.name for file in path.iterdir()} == {_SRC_FILE, _TGT_FILE})
 
 
 def planned_vocab_size(recipe: TokenizerRecipe, num_symbols: int) -> int:
@@ -436,7 +459,7 @@ def _explain_training_error(message: str, recipe: TokenizerRecipe) -> str:
 def _processor(model: bytes, path: Path) -> sentencepiece.SentencePieceProcessor:
     try:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
+        special = _special_ids(processor)
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"tokenizer {path} is damaged; expected a SentencePiece model; restore it or train it again"
@@ -447,3 +470,7 @@ def _processor(model: bytes, path: Path) -> sentencepiece.SentencePieceProcessor
             f"they must be {(PAD_ID, UNK_ID, BOS_ID, EOS_ID)}; use a tokenizer that nmt trained"
         )
     return processor
+
+
+def _special_ids(processor: sentencepiece.SentencePieceProcessor) -> tuple[int, int, int, int]:
+    return processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 
 from nmt.data.prepare import Prepared, prepare
 from nmt.data.reused_tokenizers import expected_vocab_sizes
@@ -182,17 +183,17 @@ def test_reusing_the_trained_tokenizer_gives_the_same_store(folder: Path) -> Non
 
 def test_text_that_becomes_bytes_is_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(recipe_for(folder, "first", None))
-    assert "are bytes" not in capsys.readouterr().err
+    assert "are bytes or unknown" not in capsys.readouterr().err
     (folder / "news.en").write_text("".join(f"{src}\n" for src, _ in PAIRS))
     (folder / "thai.th").write_text("".join(f"แมวเห็นหนู {number} ตัว\n" for number in range(40)))
     thai = ["data.train=[{kind='text', src='news.en', tgt='thai.th'}]", "tgt_lang=th"]
     thai += ["data.max_tokens=90", "model.max_positions=91"]
     prepare(recipe_for(folder, "second", None, *thai, f"tokenizer.start_from='{folder / 'first'}'"))
     err = capsys.readouterr().err
-    assert "% of the target tokens of data.train are bytes: the tokenizer does not cover this text, so sentences" in err
+    assert "% of the target tokens of data.train are bytes or unknown: the tokenizer does not cover this text" in err
     assert "of the source tokens" not in err
     prepare(recipe_for(folder, "bytes", None, *thai, "tokenizer.algorithm='byte'"))
-    assert "are bytes" not in capsys.readouterr().err
+    assert "are bytes or unknown" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", ["first", "first/data"])
@@ -207,6 +208,25 @@ def test_the_tokenizer_of_prepared_text_is_reused_without_a_model(path: str, fol
     other.save(first.directory)
     with pytest.raises(CorruptError, match=r"its SHA-256 differs from prepare\.json"):
         prepare(recipe)
+
+
+def test_a_sentencepiece_model_of_another_program_is_reused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "spm.model"
+    recipe = recipe_for(folder, "run", None, f"tokenizer.start_from='{path}'")
+    for size in (50, 60):  # the text is prepared again if the model changes
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([text for pair in PAIRS for text in pair]),
+            model_prefix=path.with_suffix(""),
+            vocab_size=size,
+            minloglevel=2,
+        )
+        prepared = prepare(recipe)
+        assert_as_expected(prepared, recipe)
+        assert list(prepared.tokenizers.src.user_symbols()) == ["<web>", "<old>"]
+        assert prepared.tokenizers.src.vocab_size == size + 3  # padding and two tags
+        assert "are bytes or unknown" not in capsys.readouterr().err
+        assert prepare(recipe).report == prepared.report
+        assert "is up to date" in capsys.readouterr().err
 
 
 @pytest.mark.slow
