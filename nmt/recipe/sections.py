@@ -149,7 +149,7 @@ class TokenizerRecipe(Section):
     context: also in Turkish, I becomes i, and a capital sigma never becomes final. A reused tokenizer keeps its
     setting."""
     user_symbols: tuple[str, ...] = ()
-    """Strings that are always single tokens."""
+    """Strings that are always single tokens, unless a reused tokenizer already has them as ordinary tokens."""
     start_from: FilledPath | None = None
     """Reuse the tokenizer of this model or run; prepared text is enough. Implied by `train.start_from`. A
     SentencePiece model of another program is possible too."""

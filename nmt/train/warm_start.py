@@ -73,7 +73,10 @@ def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:
             given = {name: getattr(tokenizer, name) for name in reused if name in tokenizer.model_fields_set}
             if _may_have_trained(given.get("vocab_size"), loaded, reused):
                 del given["vocab_size"]
+            given.pop("user_symbols", None)  # missing symbols are added
             ignored = [f"tokenizer.{name} = {toml_value(x)}" for name, x in given.items() if x != reused[name]]
+            if ordinary := [symbol for symbol in tokenizer.user_symbols if symbol not in reused["user_symbols"]]:
+                ignored.append(f"tokenizer.user_symbols = {toml_value(ordinary)} (already ordinary tokens)")
             if ignored and warns and is_first_rank():
                 options = ", ".join(ignored)
                 warn(f"the tokenizer of {start} is reused, so these options have no effect: {options}; remove them")

@@ -97,6 +97,10 @@ def test_options_of_a_reused_tokenizer_that_have_no_effect_are_named_once(
         saved = load_saved_recipe(tuned / "recipe.toml").tokenizer
         assert (saved.algorithm, saved.character_coverage, saved.user_symbols) == ("bpe", 1.0, ("<q>",))
         assert saved.vocab_size == 301
+    piece = next(piece for piece in Tokenizers.load(tuned / "data").src.all_pieces[260:] if piece.isalpha())
+    symbols = f"tokenizer.user_symbols=['<q>', '{piece}']"
+    err = nmt("prepare", recipe, f"run_dir={tmp_path / 'symbols'}", start[1], symbols)[2]
+    assert f'no effect: tokenizer.user_symbols = ["{piece}"] (already ordinary tokens); remove them' in err
     status, _, err = nmt("train", recipe, *start, "tokenizer.user_symbols=['<q>']", "train.max_steps=4")
     assert status == 0 and "have no effect" not in err, err
     if command == "train":
