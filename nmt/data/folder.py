@@ -29,13 +29,13 @@ def replacing(directory: Path) -> Iterator[Path]:
     """Yield an empty directory that replaces `directory` if the block succeeds and is removed if it fails.
 
     If `directory` is a symbolic link, its target is replaced; runs may share it, so its parent directory is
-    locked. If the process is killed, the next call removes the leftovers.
+    locked. If the process is killed, the next call removes the leftovers, as `remove_leftovers` does.
     Raises UserError if the directory cannot be written, contains other files, or belongs to another trained run.
     """
     require_own_text(directory)
     run_dir = Path(os.path.realpath(directory.parent))
     directory = Path(os.path.realpath(directory))
-    replaced = directory.with_name(f".{directory.name}.replaced")
+    replaced = _replaced(directory)
     needed = "preparation needs about as much space as the uncompressed text"
     errors = reporting_disk_errors(directory, needed=needed, alternative="set run_dir to another disk")
     lock = run_lock(directory.parent) if directory.parent != run_dir else nullcontext()
@@ -45,9 +45,7 @@ def replacing(directory: Path) -> Iterator[Path]:
         if directory.exists() and not (directory / REPORT_FILE).exists() and any(directory.iterdir()):
             raise UserError(f"{directory} exists but is not a prepared corpus; it is not overwritten; move it away")
         _require_no_other_files(directory)
-        for leftover in (replaced, *directory.parent.glob(f".{escape(directory.name)}.part-*")):
-            if leftover.exists():
-                shutil.rmtree(leftover)
+        remove_leftovers(directory)
         with new_directory(directory) as new:
             yield new
             for path in new.iterdir():
@@ -56,6 +54,17 @@ def replacing(directory: Path) -> Iterator[Path]:
                 directory.rename(replaced)
         if replaced.exists():
             shutil.rmtree(replaced)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what killed preparations left next to a prepared corpus, if possible; its run must be locked."""
+    for leftover in (_replaced(directory), *directory.parent.glob(f".{escape(directory.name)}.part-*")):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _replaced(directory: Path) -> Path:
+    """Return the temporary name of a prepared corpus that is being replaced."""
+    return directory.with_name(f".{directory.name}.replaced")
 
 
 def _require_no_other_files(directory: Path) -> None:

@@ -36,7 +36,7 @@ from nmt.data.fingerprint import (
     reread_inputs,
     write_stamps,
 )
-from nmt.data.folder import replacing
+from nmt.data.folder import remove_leftovers, replacing
 from nmt.data.mixture import Mixture
 from nmt.data.reused_tokenizers import reused_tokenizers
 from nmt.data.split_store import SplitCounts, write_split
@@ -156,6 +156,7 @@ def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
                     shutil.copytree(directory / name, new / name, copy_function=link_or_copy)
         say(f"prepared {report['valid']['pairs']:,} new validation pairs; the training text is up to date")
     else:
+        remove_leftovers(directory)
         say(f"{directory} is up to date")
     return load_prepared(directory)
 

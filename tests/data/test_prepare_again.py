@@ -23,9 +23,12 @@ def test_up_to_date_text_is_reused(
 ) -> None:
     directory = prepare(recipe_for(folder)).directory
     before = modification_times(directory)
+    for leftover in (".data.part-1", ".data.replaced"):  # of killed processes that prepared other text
+        (directory.parent / leftover).mkdir()
     monkeypatch.setattr("nmt.data.fingerprint.read_blocks", None)  # the input is not read
     again = prepare(recipe_for(folder, "run", "train.max_steps=7", "data.workers=2"))
     assert modification_times(directory) == before
+    assert [path.name for path in directory.parent.iterdir()] == ["data"]
     assert again.tokenizers.src.vocab_size == 340
     assert "up to date" in capsys.readouterr().err
 
