@@ -45,7 +45,10 @@ _HEADER = "TSV: the first line names the columns. Implied by --column NAME."
 _FIELD = "JSON Lines: field of the text; a dot addresses a nested field, as in page.text (default: text)."
 _INVALID_UTF8 = "For bytes that are not UTF-8: stop with an error, or insert U+FFFD."
 _PREFIXES = "File of target prefixes, one per input line; each translation starts with its prefix."
-_REQUIRED = "File of phrases that translations must contain; one line per input line, phrases separated by tabs."
+_REQUIRED = (
+    "File of phrases that translations must contain; one line per input line, phrases separated by tabs, and "
+    "alternatives by |."
+)
 _GLOSSARY = (
     "TSV file of terms: source term, translation (alternatives and inflected forms separated by |), and optionally yes "
     "(case-sensitive) or no, and a note. By default, a translation must contain a translation of each term in its line."

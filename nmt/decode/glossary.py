@@ -231,6 +231,13 @@ def forms_of(required: Required) -> Sequence[str]:
     return [required] if isinstance(required, str) else required
 
 
+def split_forms(phrase: str) -> str | tuple[str, ...]:
+    """Return the alternatives of a required phrase that `|` separates; blank ones are ignored."""
+    if "|" not in phrase:
+        return phrase
+    return tuple(form for form in map(str.strip, phrase.split("|")) if form) or phrase
+
+
 def _are_column_names(*columns: str) -> bool:
     """Return whether the columns of a line are different column names, or language codes with `en` among them."""
     names = {column.strip().lower() for column in columns}

@@ -17,7 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import request_response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nmt.decode.glossary import Glossary, Term
+from nmt.decode.glossary import Glossary, Term, forms_of
 from nmt.decode.translation import Attention, Translation
 from nmt.errors import UserError
 from nmt.recipe import NO_LANGUAGE
@@ -226,18 +226,19 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
 def _check_phrases(body: TranslateRequest, model: ServedModel) -> None:
     """Raise HTTPException if a required or preferred phrase contains a forbidden one, or the prefix does.
 
+    A required phrase with alternatives is refused if all of them do.
+
     The prefix takes precedence over forbidden phrases of the server.
     """
     for phrase in body.forbidden:
         if contains_phrase(body.prefix, phrase, ignores_case=model.lowercases):
             raise HTTPException(400, f"prefix contains {phrase!r}, which is forbidden; change one of them")
-    kinds = {phrase: "preferred" for phrase, bias in body.preferred.items() if bias > 0}
-    for phrase in body.required:
-        kinds[phrase] = "required"
-    for phrase, kind in kinds.items():
-        if forbidden := _forbidden_in(phrase, body, model):
-            problem = f"{kind} phrase {phrase!r} contains {forbidden!r}, which is forbidden; change one of them"
-            raise HTTPException(400, problem)
+    phrases = [("preferred", forms_of(phrase)) for phrase, bias in body.preferred.items() if bias > 0]
+    phrases += [("required", forms_of(required)) for required in body.required]
+    for kind, forms in phrases:
+        if all(_forbidden_in(form, body, model) for form in forms):
+            problem = f"{kind} phrase {forms[0]!r} contains {_forbidden_in(forms[0], body, model)!r}"
+            raise HTTPException(400, f"{problem}, which is forbidden; change one of them")
 
 
 def _check_context_and_attention(body: TranslateRequest, num_lines: int) -> None:

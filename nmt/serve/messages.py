@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from nmt.decode.glossary import split_forms
 from nmt.keep.items import Kind
 from nmt.recipe import requirement
 from nmt.serve.documents import TextFormat
@@ -72,6 +73,13 @@ def _forms(value: object) -> str | list[str]:
     return forms
 
 
+def _required(value: object) -> str | tuple[str, ...]:
+    forms = _forms(value)
+    for form in [forms] if isinstance(forms, str) else forms or [""]:
+        _not_blank(form)
+    return split_forms(forms) if isinstance(forms, str) else tuple(forms)
+
+
 def _not_blank(phrase: str) -> str:
     if not phrase.strip():
         raise ValueError("must not be blank")
@@ -82,6 +90,7 @@ Text = Annotated[str, BeforeValidator(_valid)]
 Texts = Annotated[str | list[str], PlainValidator(_text_or_texts, json_schema_input_type=str | list[str])]
 Sentence = Annotated[str | tuple[str, str], PlainValidator(_sentence, json_schema_input_type=str | tuple[str, str])]
 Forms = Annotated[str | list[str], PlainValidator(_forms, json_schema_input_type=str | list[str])]
+Required = Annotated[str | tuple[str, ...], PlainValidator(_required, json_schema_input_type=str | list[str])]
 ShortText = Annotated[str, Field(max_length=_MAX_PHRASE), BeforeValidator(_valid)]
 Bias = Annotated[float, Strict(), Field(ge=-1_000.0, le=1_000.0)]
 Phrase = Annotated[ShortText, AfterValidator(_not_blank)]
@@ -143,7 +152,7 @@ class TranslateRequest(NativeRequest):
     context: Annotated[list[Sentence], Field(max_length=_MAX_PHRASES)] = []
     partial_word: Flag = False
     alternatives: Flag = False
-    required: Phrases = []
+    required: Annotated[list[Required], Field(max_length=_MAX_PHRASES)] = []
     glossary: Annotated[list[tuple[ShortText, Forms]], Field(max_length=_MAX_PHRASES)] = []
     forbidden: Phrases = []
     preferred: Annotated[dict[Phrase, Bias], Field(max_length=_MAX_PHRASES)] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from nmt.decode.glossary import Term
+from nmt.decode.glossary import Term, split_forms
 from nmt.decode.task import Previous
 from nmt.errors import UserError
 from nmt.recipe import NO_CONTEXT, Context
@@ -43,7 +43,8 @@ def read_constraints(fields: Any, where: str, text_field: str, *, context: Conte
         constraints["tag"] = _Field("tag", "text", where).text(given["tag"])
     if "required" in given:
         field = _Field("required", "a list of phrases, or of lists of alternatives", where)
-        constraints["required"] = tuple(map(field.alternatives, field.elements(given["required"])))
+        phrases = map(field.alternatives, field.elements(given["required"]))
+        constraints["required"] = tuple(split_forms(one) if isinstance(one, str) else one for one in phrases)
     if "forbidden" in given:
         field = _Field("forbidden", "a list of phrases", where)
         constraints["forbidden"] = tuple(map(field.phrase, field.elements(given["forbidden"])))

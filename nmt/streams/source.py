@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from time import monotonic
 
-from nmt.decode.glossary import Glossary
+from nmt.decode.glossary import Glossary, split_forms
 from nmt.errors import UserError
 from nmt.logs import counted
 from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe
@@ -199,7 +199,7 @@ class Source:
 
 
 def _with_required(record: Record, line: str) -> Record:
-    phrases = [phrase for phrase in line.split("\t") if phrase.strip()]
+    phrases = [split_forms(phrase) for phrase in line.split("\t") if phrase.strip()]
     return replace(record, required=(*record.required, *phrases))
 
 

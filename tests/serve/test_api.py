@@ -78,6 +78,7 @@ def test_alternatives_do_not_change_the_choice_of_mbr(translator: Translator, mo
         ({"alignments": True}, {"alignments": True}),
         ({"prefix": "the"}, {}),
         ({"required": ["tree", "3.14"]}, {}),
+        ({"required": [["tree", "cat"], ["3.14"]]}, {}),
     ],
     ids=lambda value: str(value),
 )

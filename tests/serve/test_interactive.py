@@ -110,6 +110,10 @@ def test_attention_has_the_tag_of_the_request(client: TestClient, translator: Tr
             "required phrase 'a cat' contains 'cat', which is forbidden; change one of them",
         ),
         (
+            {"text": LINE, "required": [["a cat", "dog"], "dogs|a cat"], "forbidden": ["dogs", "cat"]},
+            "required phrase 'dogs' contains 'dogs', which is forbidden; change one of them",
+        ),
+        (
             {"text": LINE, "preferred": {"cat": -1, "a cat": 1}, "forbidden": ["dog", "cat"]},
             "preferred phrase 'a cat' contains 'cat', which is forbidden; change one of them",
         ),

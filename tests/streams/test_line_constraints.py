@@ -19,6 +19,7 @@ def read(fields: dict[str, Any], reader: RecordReader = READER) -> Record:
 def test_constraints_are_read_from_the_fields_of_a_line() -> None:
     record = read({"prefix": "a\nb", "required": ["x", ["y", "z"]], "forbidden": ["u"], "tag": "<web>"})
     assert (record.prefix, record.required, record.forbidden, record.tag) == ("a b", ("x", ("y", "z")), ("u",), "<web>")
+    assert read({"required": ["x|y", "x |", ["x|y"], "|"]}).required == (("x", "y"), ("x",), ("x|y",), "|")
     terms = read({"glossary": [["dog", "Hund|Hunde"], ["cat", ["Katze", "Kater"]]]}).terms
     assert terms == (Term("dog", ("Hund", "Hunde")), Term("cat", ("Katze", "Kater")))
 
