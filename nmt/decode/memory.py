@@ -179,6 +179,11 @@ class MemoryTranslator:
         return self._translator.context
 
     @property
+    def splits_sentences(self) -> bool:
+        """See `TextTranslator`."""
+        return self._translator.splits_sentences
+
+    @property
     def lines_split(self) -> int:
         """See `TextTranslator`; reused lines count too."""
         return self._translator.lines_split

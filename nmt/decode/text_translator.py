@@ -162,6 +162,11 @@ class TextTranslator(ABC):
         return self._encoder.options
 
     @property
+    def splits_sentences(self) -> bool:
+        """Whether the sentences of a line are translated separately."""
+        return self._decode.split_sentences
+
+    @property
     def context(self) -> Context:
         """The document context that the model uses."""
         return self._context.context

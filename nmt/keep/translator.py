@@ -3,39 +3,40 @@
 A line is translated without its tags. If items are missing or added, the line is translated again: with the missing
 items as required phrases, where engine and beam suffice, and without digits if the line has none. If this also fails,
 the line is split at its items, and the text between them is translated separately, without digits. Tags are then
-inserted by word alignment.
+inserted by word alignment. If the wrapped translator splits lines into sentences, all this is done for each sentence of
+a line without required phrases, and the tags are inserted into the joined translations.
 """
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import astuple, dataclass, replace
-from itertools import takewhile
+from functools import reduce
+from itertools import islice, pairwise
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from nmt.decode.glossary import Glossary, Required, forms_of
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
-from nmt.decode.translation import Translation, join_parts
+from nmt.decode.translation import Translation, join_parts, join_ranks
 from nmt.errors import MemoryFileError, UserError
 from nmt.keep.items import Item, ItemGrammar, is_newly_joined
 from nmt.keep.links import link_equal_words, statistical_links
 from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
+from nmt.keep.segments import Segment, split_at_items, without_added_stop
 from nmt.logs import counted, warn
 from nmt.recipe import Context
 from nmt.text.clean import normalize
 from nmt.text.languages import WITHOUT_SPACES
+from nmt.text.sentences import split_sentences
 from nmt.text.splitting import contains_phrase
 from nmt.text.words import has_digits
 
 if TYPE_CHECKING:
     from nmt.decode.memory import MemoryTranslator
-
-_STOPS = ".!?\u2026\u3002\uff01\uff1f\u061f\u06d4\u0964\u104b\u17d4"
-_MAX_UNIT = 4
 
 Finish = Callable[[], list[list[Translation]]]
 
@@ -43,6 +44,8 @@ Finish = Callable[[], list[list[Translation]]]
 @dataclass(frozen=True)
 class Fallbacks:
     """Numbers of lines for which the first translation did not preserve all items, by the fallback that preserved them.
+
+    A line of several sentences may have several fallbacks.
 
     searched: a second search, with required phrases or without digits
     split:    splitting at the items
@@ -57,6 +60,9 @@ class Fallbacks:
 
     def __add__(self, other: Fallbacks) -> Fallbacks:
         return Fallbacks(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+
+    def __or__(self, other: Fallbacks) -> Fallbacks:
+        return Fallbacks(*map(max, zip(astuple(self), astuple(other), strict=True)))
 
     def describe(self) -> str:
         """Return a message with the counts."""
@@ -96,8 +102,10 @@ def unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) -> str:
 class _Line(NamedTuple):
     """A parsed line, its items, and the input of its first translation.
 
-    grammar:   finds the items of the line and its translation
-    requested: items of its prefix, required phrases and glossary terms, which the translation may also have
+    grammar:     finds the items of the line and its translation
+    requested:   items of its prefix, required phrases and glossary terms, which the translation may also have
+    is_sentence: whether it is a sentence of a line, whose translation keeps its alignment
+    first_word:  index of the first word of a sentence in its line
     """
 
     marked: MarkedText
@@ -105,16 +113,8 @@ class _Line(NamedTuple):
     items: list[Item]
     plain: TranslatorInput
     requested: list[Item]
-
-
-@dataclass(frozen=True)
-class _Segment:
-    """A part of a line: an item, copied text, or text to translate. start: position in the line"""
-
-    start: int
-    text: str
-    item: Item | None = None
-    is_translated: bool = False
+    is_sentence: bool = False
+    first_word: int = 0
 
 
 class PreservingTranslator:
@@ -190,14 +190,22 @@ class PreservingTranslator:
         self.lines_reused += first.lines_reused - reused
 
         def finish() -> list[list[Translation]]:
-            n_best_lists = finish_first()
-            self.fallbacks += Fallbacks(copied=sum(line.marked.too_deep for line in lines))
-            kept = self._with_items(lines, n_best_lists)
-            self._search_again(lines, n_best_lists, kept)
-            self._split(lines, kept)
+            kept, fallbacks = self._preserve(lines, finish_first())
+            self.fallbacks += sum(fallbacks, Fallbacks(copied=sum(line.marked.too_deep for line in lines)))
             return kept
 
         return finish
+
+    def _preserve(
+        self, lines: Sequence[_Line], n_best_lists: Sequence[Sequence[Translation]]
+    ) -> tuple[list[list[Translation]], list[Fallbacks]]:
+        """Return translations of each line that have its items, and the fallbacks that it needed."""
+        fallbacks = [Fallbacks()] * len(lines)
+        kept = self._with_items(lines, n_best_lists)
+        self._translate_sentences(lines, kept, fallbacks)
+        self._search_again(lines, n_best_lists, kept, fallbacks)
+        self._split(lines, kept, fallbacks)
+        return kept, fallbacks
 
     def _read(self, item: TranslatorInput) -> _Line:
         marked = self._parse(item.text)
@@ -233,7 +241,8 @@ class PreservingTranslator:
         for (number, translation), own_links in zip(translations, links, strict=True):
             text = self._insert(lines[number], translation.text, own_links, allow_joined=allow_joined)
             if text is not None:
-                kept[number].append(replace(translation, text=text, alignment=None))
+                is_sentence = lines[number].is_sentence
+                kept[number].append(translation if is_sentence else replace(translation, text=text, alignment=None))
         return kept
 
     def _links(self, pairs: Sequence[tuple[_Line, Translation]]) -> Sequence[Links]:
@@ -264,8 +273,62 @@ class PreservingTranslator:
             links = link_equal_words(line.marked.text, translation, links, pairs)
         return line.marked.insert(translation, links, edits)
 
+    def _translate_sentences(
+        self, lines: Sequence[_Line], kept: list[list[Translation]], fallbacks: list[Fallbacks]
+    ) -> None:
+        """Translate the sentences of the lines without a translation in `kept` as lines, and join them."""
+        sentences = {i: self._sentences(line) for i, line in enumerate(lines) if not kept[i]}
+        parts = [sentence for sentences_of_line in sentences.values() for sentence in sentences_of_line]
+        if not parts:
+            return
+        first = self._translator.translate_inputs([part.plain for part in parts])
+        results = zip(parts, *self._preserve(parts, first), strict=True)
+        joined: dict[int, list[Translation]] = {}
+        needed: dict[int, Fallbacks] = {}
+        for i, sentences_of_line in sentences.items():
+            of_line = list(islice(results, len(sentences_of_line)))
+            if of_line:
+                joined[i] = join_ranks([[_in_line(one, sentence) for one in n_best] for sentence, n_best, _ in of_line])
+                needed[i] = reduce(or_, (fallback for _, _, fallback in of_line))
+        with_items = self._with_items([lines[i] for i in joined], list(joined.values()))
+        for i, translations in zip(joined, with_items, strict=True):
+            if translations:
+                kept[i], fallbacks[i] = translations, needed[i]
+
+    def _sentences(self, line: _Line) -> list[_Line]:
+        """Return the sentences of a line; none if there is only one, or if required phrases apply to the whole line."""
+        translator, text = self._translator, line.marked.text
+        if not translator.splits_sentences or line.is_sentence or translator.require or line.plain.required:
+            return []
+        starts: list[int] = []
+        end = 0
+        for sentence in split_sentences(text):
+            start = text.index(sentence, end)
+            end = start + len(sentence)
+            if not any(item.start < start < item.end for item in line.items):
+                starts.append(start)
+        words = [start for start, _ in word_spans(text)]
+        sentences: list[_Line] = []
+        for start, end in pairwise([*starts, len(text)] if len(starts) > 1 else []):
+            own = [item for item in line.items if start <= item.start < end]
+            items = [item._replace(start=item.start - start, end=item.end - start) for item in own]
+            plain = line.plain._replace(text=text[start:end].rstrip())
+            if sentences:
+                plain = plain._replace(prefix="")
+            if self.context.size and not self.context.has_target:
+                plain = plain._replace(context=(*plain.context, *(sentence.plain.text for sentence in sentences)))
+            requested = line.grammar.find_target(self._requested(plain, ()))
+            marked = MarkedText(plain.text, [], "")
+            first_word = bisect_right(words, start) - 1
+            sentences.append(_Line(marked, line.grammar, items, plain, requested, True, first_word))
+        return sentences
+
     def _search_again(
-        self, lines: Sequence[_Line], n_best_lists: Sequence[Sequence[Translation]], kept: list[list[Translation]]
+        self,
+        lines: Sequence[_Line],
+        n_best_lists: Sequence[Sequence[Translation]],
+        kept: list[list[Translation]],
+        fallbacks: list[Fallbacks],
     ) -> None:
         """Repeat the search for lines without a translation in `kept`; require items that the first one lacks."""
         inputs: dict[int, TranslatorInput] = {}
@@ -285,7 +348,7 @@ class PreservingTranslator:
         for i, translations in zip(results, with_items, strict=True):
             kept[i] = translations
             if translations:
-                self.fallbacks += Fallbacks(searched=1)
+                fallbacks[i] |= Fallbacks(searched=1)
 
     def _can_require(self, item: TranslatorInput) -> bool:
         """Return whether a search with required phrases is better than splitting the line."""
@@ -333,19 +396,19 @@ class PreservingTranslator:
             self._variants[digits, requires] = self._translator.with_constraints(None, digits=digits, requires=requires)
         return self._variants[digits, requires]
 
-    def _split(self, lines: Sequence[_Line], kept: list[list[Translation]]) -> None:
+    def _split(self, lines: Sequence[_Line], kept: list[list[Translation]], fallbacks: list[Fallbacks]) -> None:
         """Translate the text between the items of the lines without a translation in `kept`."""
-        segments = {i: _segments(line) for i, line in enumerate(lines) if not kept[i]}
+        segments = {i: split_at_items(line.marked.text, line.items) for i, line in enumerate(lines) if not kept[i]}
         inputs = [item for i in segments for item in self._inputs_of_segments(lines[i], segments[i])]
         results = iter(self._search(inputs, 1, requires=False))
         for i, segments_of_line in segments.items():
             translations = [next(results)[0] for segment in segments_of_line if segment.is_translated]
-            joined = self._join_segments(lines[i], segments_of_line, translations)
+            joined, fallbacks[i] = self._join_segments(lines[i], segments_of_line, translations)
             kept[i] = [joined]
             if not self._meets_constraints(lines[i], joined.text):
-                self.fallbacks += Fallbacks(unmet=1)
+                fallbacks[i] |= Fallbacks(unmet=1)
 
-    def _inputs_of_segments(self, line: _Line, segments: Sequence[_Segment]) -> list[TranslatorInput]:
+    def _inputs_of_segments(self, line: _Line, segments: Sequence[Segment]) -> list[TranslatorInput]:
         """Return an input for each text to translate.
 
         The first has the prefix of the line, and its required phrases except those that are items.
@@ -371,25 +434,25 @@ class PreservingTranslator:
         return folded.startswith(_folded(line.plain.prefix)) and has_required and not has_forbidden
 
     def _join_segments(
-        self, line: _Line, segments: Sequence[_Segment], translations: Sequence[Translation]
-    ) -> Translation:
+        self, line: _Line, segments: Sequence[Segment], translations: Sequence[Translation]
+    ) -> tuple[Translation, Fallbacks]:
         """Join the segments of a line; if items differ, drop those in translations; if that fails, copy the line."""
-        merged = replace(join_parts(translations), alignment=None)
+        merged = join_parts(translations)
         for removes_items in (False, True):
             text, links = self._joined_text(line, segments, translations, removes_items=removes_items)
             inserted = self._insert(line, text, links, allow_joined=False)
             if inserted is not None:
-                self.fallbacks += Fallbacks(split=1)
-                return replace(merged, text=inserted)
-        self.fallbacks += Fallbacks(copied=1)
+                own_links = list(links) if line.is_sentence else None
+                return replace(merged, text=inserted, alignment=own_links), Fallbacks(split=1)
         edits = [(item.start, item.end, line.grammar.written(item)) for item in line.items]
         links = [(word, word) for word in range(len(word_spans(line.marked.text)))]
-        return replace(merged, text=line.marked.insert(line.marked.text, links, edits))
+        text = line.marked.insert(line.marked.text, links, edits)
+        return replace(merged, text=text, alignment=links if line.is_sentence else None), Fallbacks(copied=1)
 
     def _joined_text(
         self,
         line: _Line,
-        segments: Sequence[_Segment],
+        segments: Sequence[Segment],
         translations: Sequence[Translation],
         *,
         removes_items: bool,
@@ -401,11 +464,11 @@ class PreservingTranslator:
         requested = {(item.kind, item.text) for item in line.requested}
         results = iter(translations)
         text = ""
-        joined: list[tuple[_Segment, int, Links]] = []
+        joined: list[tuple[Segment, int, Links]] = []
         for segment in segments:
             links: Links = [(0, 0)]
             if segment.is_translated:
-                translation = _without_added_stop(next(results), segment.text)
+                translation = without_added_stop(next(results), segment.text)
                 items = line.grammar.find_target(translation.text) if removes_items else []
                 removed = [item for item in items if (item.kind, item.text) not in requested]
                 output, _ = apply_edits(translation.text, [(item.start, item.end, "") for item in removed])
@@ -423,49 +486,12 @@ class PreservingTranslator:
         ]
 
 
-def _segments(line: _Line) -> list[_Segment]:
-    """Split a line at its items.
-
-    Next to an item, punctuation and white space are copied; next to a number, also up to four letters with case, as in
-    10km, 4th and A4.
-    """
-    text = line.marked.text
-    segments: list[_Segment] = []
-    before: Item | None = None
-    end = 0
-    for item in (*line.items, None):
-        gap = text[end : item.start if item else len(text)]
-        first = 0 if before is None else _length_of_copied(gap, before)
-        last = len(gap.rstrip()) if item is None else len(gap) - _length_of_copied(gap[::-1], item)
-        if any(map(str.isalpha, gap[first:last])):
-            segments.append(_Segment(end, gap[:first]))
-            segments.append(_Segment(end + first, gap[first:last], is_translated=True))
-            segments.append(_Segment(end + last, gap[last:]))
-        else:
-            segments.append(_Segment(end, gap))
-        if item:
-            segments.append(_Segment(item.start, item.text, item))
-            before = item
-            end = item.end
-    return [segment for segment in segments if segment.text]
-
-
-def _length_of_copied(text: str, item: Item) -> int:
-    """Return the number of characters from an item to the first one to translate."""
-    num_letters = sum(1 for _ in takewhile(lambda character: character.lower() != character.upper(), text))
-    length = num_letters if item.kind == "numbers" and num_letters <= _MAX_UNIT else 0
-    while length < len(text) and re.match(r"\W", text[length]):
-        length += 1
-    return length
+def _in_line(translation: Translation, sentence: _Line) -> Translation:
+    """Return the translation of a sentence with links to the words of its line."""
+    links = translation.alignment
+    return replace(translation, alignment=links and [(sentence.first_word + src, tgt) for src, tgt in links])
 
 
 def _folded(text: str) -> str:
     """Return a text with case, spaces and compatibility characters normalized."""
     return " ".join(normalize(text, "NFKC").casefold().split())
-
-
-def _without_added_stop(translation: Translation, source: str) -> Translation:
-    """Remove final punctuation from a translation whose source does not end a sentence."""
-    if source[-1] in _STOPS:
-        return translation
-    return replace(translation, text=translation.text.rstrip(_STOPS).rstrip())

@@ -18,6 +18,7 @@ from nmt.errors import UserError
 from nmt.keep.items import Item, ItemGrammar, is_newly_joined
 from nmt.keep.markup import MarkedText
 from nmt.keep.translator import Fallbacks, PreservingTranslator, warn_of_unspaced_markup
+from nmt.recipe import Context
 
 KINDS = ("markup", "numbers", "urls", "emails", "placeholders")
 GRAMMAR = ItemGrammar(KINDS, "en", "de")
@@ -102,6 +103,57 @@ def test_searches_again_with_missing_items() -> None:
     translator = keeping(script)
     assert best_of(translator, line) == "kaufe 3 von {x} für 1.500 Euro"
     assert translator.fallbacks == Fallbacks(searched=1)
+
+
+def test_sentences_are_searched_again_or_split_alone() -> None:
+    """Tags may enclose several sentences. A point within an item, or required phrases, do not separate sentences."""
+    line = "We <b>buy 2 of {x}. Dogs see <code>Big. Apple</code>. He has 7</b> cats. Dr. No sits."
+    first, second, third, fourth = "We buy 2 of {x}.", "Dogs see Big. Apple.", "He has 7 cats.", "Dr. No sits."
+    paragraph = f"{first} {second} {third} {fourth}"
+    script = Script(
+        {
+            paragraph: "Nichts.",
+            first: "Wir kaufen 2 von.",
+            second: "Hunde sehen Big. Apple.",
+            third: "Er hat Katzen.",
+            fourth: "Doktor Nein sitzt.",
+            "He has": "Er hat.",
+            "cats.": "Katzen.",
+        },
+        {first: "Wir kaufen 2 von {x}.", third: "Er hat Katzen.", paragraph: "2 {x} Big. Apple 7"},
+    )
+    script.splits_sentences = True
+    translator = keeping(script)
+    expected = "Wir <b>kaufen 2 von {x}. Hunde sehen <code>Big. Apple</code>. Er hat 7</b> Katzen. Doktor Nein sitzt."
+    assert best_of(translator, line) == expected
+    assert script.calls == [[paragraph], [first, second, third, fourth], [first, third], ["He has", "cats."]]
+    assert translator.fallbacks == Fallbacks(searched=1, split=1)
+    item = TranslatorInput(line, required=["2"])
+    assert translator.start_translation([item])()[0][0].text.startswith("<b>2 {x}")
+
+
+def test_sentences_of_a_document_have_the_context_of_their_line() -> None:
+    script = Script({"See {x}. He has it.": "", "See {x}.": "Sieh {x}.", "He has it.": "Er hat es."})
+    script.splits_sentences = True
+    one_side, both_sides = (Context(2), ["Hi."], ["Hi.", "See {x}."]), (Context(2, "both"), [("Hi.", "Hallo.")], None)
+    for script.context, first, second in (one_side, both_sides):
+        item = TranslatorInput("See {x}. He has it.", context=first)
+        assert keeping(script).start_translation([item])()[0][0].text == "Sieh {x}. Er hat es."
+        assert script.contexts == [first, second or first]
+
+
+@pytest.mark.slow
+def test_paragraphs_keep_every_tag_and_item() -> None:
+    rng = random.Random(7)
+    lines = [f"{marked_line(rng)}. X {marked_line(rng)}! Y {marked_line(rng)}" for _ in range(100)]
+    noisy = NoisyTranslator(0.3)
+    noisy.splits_sentences = True
+    translator = keeping(noisy)
+    n_best_lists = translator.start_translation(list(map(TranslatorInput, lines)))()
+    for line, (best,) in zip(lines, n_best_lists, strict=True):
+        assert tags_and_text(best.text)[0] == tags_and_text(line)[0] and best.alignment is None
+        items = Counter(map(GRAMMAR.written, GRAMMAR.find_source(MarkedText.parse(line).text)))
+        assert Counter(item.text for item in GRAMMAR.find_target(tags_and_text(best.text)[1])) == items
 
 
 def test_items_that_exceed_the_beam_or_the_output_are_not_required() -> None:
@@ -401,7 +453,7 @@ def test_the_context_has_no_tags() -> None:
         TranslatorInput("y", context=[("c <i>d</i>", "<i>D</i>")]),
     ]
     keeping(noisy).start_translation(inputs)()
-    assert noisy.context == [["a 1"], [("c d", "D")]]
+    assert noisy.contexts == [["a 1"], [("c d", "D")]]
 
 
 def test_words_around_code_end_at_scripts_without_spaces() -> None:

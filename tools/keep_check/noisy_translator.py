@@ -6,8 +6,9 @@ from copy import copy
 from typing import Self, cast
 
 from nmt.decode.glossary import Required
-from nmt.decode.task import TranslatorInput
+from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.translation import Translation
+from nmt.recipe import NO_CONTEXT
 
 
 class NoisyTranslator:
@@ -18,7 +19,7 @@ class NoisyTranslator:
     aligns:      whether it returns links, some of them wrong
     digits:      whether outputs have digits
     calls:       lines of each call
-    context:     of the last call
+    contexts:    of the lines of the last call
     """
 
     def __init__(self, noise: float, *, can_require: bool = True, aligns: bool = True) -> None:
@@ -28,14 +29,16 @@ class NoisyTranslator:
         self.lines_split = self.lines_longer = self.lines_reused = 0
         self.unsupported = {} if can_require else {"required": "a reason"}
         self.calls: list[list[str]] = []
-        self.context: object = None
+        self.context = NO_CONTEXT
+        self.contexts: list[list[Previous]] = []
+        self.splits_sentences = False
 
     def start_translation(
         self, inputs: Sequence[TranslatorInput], n_best: int | None = None
     ) -> Callable[[], list[list[Translation]]]:
         """See `TextTranslator.start_translation`."""
         self.calls.append([one.text for one in inputs])
-        self.context = [list(one.context) for one in inputs]
+        self.contexts = [list(one.context) for one in inputs]
         found = [[self._translate(one.text, one.prefix, cast(Sequence[str], one.required))] for one in inputs]
         return lambda: found
 
