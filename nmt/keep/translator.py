@@ -120,6 +120,7 @@ class _Line(NamedTuple):
 class PreservingTranslator:
     """Wraps a translator and preserves markup and items.
 
+    kinds:     the kinds of items that are preserved
     fallbacks: number of lines that needed each fallback
     lines_split, lines_longer, lines_reused: see `TextTranslator`; second searches of a line are not counted
     """
@@ -139,7 +140,7 @@ class PreservingTranslator:
         is_subtitle:    see `MarkedText.parse`
         aligns_jointly: whether a statistical aligner learns from all lines of a call, or from each line separately
         """
-        self.fallbacks = Fallbacks()
+        self.kinds, self.fallbacks = kinds, Fallbacks()
         self.lines_split = self.lines_longer = self.lines_reused = 0
         self._translator = translator
         self._grammar = ItemGrammar(kinds, *languages)

@@ -20,6 +20,7 @@ from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.streams.context import split_documents
 from nmt.streams.input_warnings import with_warnings
+from nmt.streams.lost_items import LostItems
 from nmt.streams.output import Output, Stream
 from nmt.streams.part import InputDigest, Origin, PartFile
 from nmt.streams.records import DOCUMENT_FORMATS, Record
@@ -253,6 +254,7 @@ class TranslationJob:
         tokens = 0
         header = "" if done else self.output.header  # comes with the first result, after the model is loaded
         fallbacks: Fallbacks | None = None
+        lost = LostItems()
         try:
             with _progress_bar(count, self.source.is_terminal, done) as bar:
                 for result in results:
@@ -262,6 +264,7 @@ class TranslationJob:
                     header = ""
                     lines += result.lines
                     tokens += result.tokens
+                    lost += result.lost
                     if result.fallbacks:
                         fallbacks = result.fallbacks + (fallbacks or Fallbacks())
                     bar.advance(result.num_lines)
@@ -269,19 +272,25 @@ class TranslationJob:
                     sink.write(header, 0, "")
         except Interrupted:
             if isinstance(sink, PartFile) and not is_document:  # a resumed command counts only its own lines
-                self._report_lines(lines, fallbacks)
+                self._report_lines(lines, fallbacks, lost)
             raise
         if not done:
             warn(f"{self.source.name} has no lines to translate; check the input")
         if done_before:
             first = f"the first {counted(done_before, 'line')} {_were(done_before)} translated earlier"
             say(f"{first}; warnings count only the others")
-        return partial(self._summarize, lines, fallbacks, done - done_before, tokens, device)
+        return partial(self._summarize, lines, fallbacks, lost, done - done_before, tokens, device)
 
     def _summarize(
-        self, lines: LineCounts, fallbacks: Fallbacks | None, translated: int, tokens: int, device: str
+        self,
+        lines: LineCounts,
+        fallbacks: Fallbacks | None,
+        lost: LostItems,
+        translated: int,
+        tokens: int,
+        device: str,
     ) -> None:
-        self._report_lines(lines, fallbacks)
+        self._report_lines(lines, fallbacks, lost)
         self.report.log()
         seconds = monotonic() - self.started
         speed = f"{translated / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
@@ -290,8 +299,13 @@ class TranslationJob:
         reused = f"; {counted(lines.reused, 'line')} reused from {self.memory} or repeated" if self.memory else ""
         say(f"translated {took} with {models} on {device}; {self.note}{reused}")
 
-    def _report_lines(self, lines: LineCounts, fallbacks: Fallbacks | None) -> None:
+    def _report_lines(self, lines: LineCounts, fallbacks: Fallbacks | None, lost: LostItems) -> None:
         self._warn_of_long(lines)
+        metadata = read_model_metadata(find_model(self.models[0]))
+        # Summaries and continuations of a language model need not have the items.
+        if lost.lines and not metadata.is_language_model and metadata.src_lang != metadata.tgt_lang:
+            kept = self.origin.settings.get("keep", "")
+            warn(lost.describe(kept.split(",") if kept else []))
         if fallbacks:
             say(fallbacks.describe())
         if fallbacks and fallbacks.unmet:

@@ -15,6 +15,7 @@ from nmt.decode.translation import Translation
 from nmt.errors import MemoryFileError, UserError
 from nmt.keep.translator import Fallbacks, PreservingTranslator
 from nmt.streams.context import rounds
+from nmt.streams.lost_items import LostItems
 from nmt.streams.records import Record, RecordWriter
 from nmt.streams.term_report import format_use
 from nmt.streams.windows import Wait
@@ -64,6 +65,7 @@ class TranslatedWindow:
     num_lines: lines, see `Record.is_line`
     tokens:    tokens of the best translations
     fallbacks: fallbacks of `PreservingTranslator`; None without it
+    lost:      items that the translations lack
     """
 
     text: str
@@ -72,6 +74,7 @@ class TranslatedWindow:
     tokens: int
     lines: LineCounts
     fallbacks: Fallbacks | None = None
+    lost: LostItems = field(default_factory=LostItems)
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,9 @@ class WindowTranslator:
             preserving = [item for item in translators if isinstance(item, PreservingTranslator)]
             fallbacks = sum((item.take_fallbacks() for item in preserving), Fallbacks()) if preserving else None
             num_lines = sum(record.is_line for record in window)
-            return TranslatedWindow(text, terms, num_lines, tokens, counts, fallbacks)
+            pairs = ((record.text or "", found[record.number][0].text) for record in window)
+            lost = LostItems.find(pairs, preserving[0].kinds if preserving else ())
+            return TranslatedWindow(text, terms, num_lines, tokens, counts, fallbacks, lost)
 
         return result
 

@@ -296,3 +296,13 @@ def test_empty_input_is_reported(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_pat
     status, _, err = nmt("translate", model, "-o", tmp_path / "out", "--engine", "torch")
     assert (status, (tmp_path / "out").read_bytes()) == (0, b"")
     assert "warning: standard input has no lines to translate; check the input\n" in err
+
+
+@pytest.mark.slow
+def test_lost_items_are_counted(model: Path, nmt: Nmt, tmp_path: Path) -> None:
+    lines = ["a <b>dog</b>", "a dog {name}", "a cat, 100%"]
+    expected = "warning: 2 lines have tags or placeholders that their translations lack; use --keep markup,placeholders"
+    assert expected in translate_lines(nmt, model, tmp_path / "in.txt", lines)[1]
+    kept = "warning: 1 line has placeholders that its translation lacks; use --keep markup,placeholders"
+    assert kept in translate_lines(nmt, model, tmp_path / "in.txt", lines, "--keep", "markup")[1]
+    assert " lack" not in translate_lines(nmt, model, tmp_path / "in.txt", lines, "--keep", "markup,placeholders")[1]
