@@ -25,11 +25,12 @@ from nmt.serve.access import AccessRules
 from nmt.serve.documents import join_documents, split_texts
 from nmt.serve.events import Event, merge, stream_events, with_text_events
 from nmt.serve.libretranslate import add_libretranslate_api
-from nmt.serve.messages import JsonLine, ScoreRequest, TranslateRequest, request_schema
+from nmt.serve.messages import JsonLine, ScoreRequest, SentencesRequest, TranslateRequest, request_schema
 from nmt.serve.metrics import CONTENT_TYPE
 from nmt.serve.models import AttentionRequest, Line, Pair, RequestOptions, ServedModel
 from nmt.serve.page import add_page
 from nmt.serve.service import SHUTTING_DOWN, Service
+from nmt.text.sentences import split_sentences
 from nmt.text.splitting import contains_phrase
 
 _MAX_N_BEST = 32  # unless the model itself has more; each alternative needs a search, and samples have no other limit
@@ -124,6 +125,18 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
             for result in results
         ]
         return JsonLine({"model": model.name, "scores": scores})
+
+    _add_sentences_and_models(app, service)
+
+
+def _add_sentences_and_models(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/sentences", openapi_extra=request_schema(SentencesRequest))
+    async def split_into_sentences(request: Request) -> Response:
+        """Split lines into sentences by the rules of `decode.split_sentences`."""
+        body = await service.read_body(request, SentencesRequest)
+        _require_single_lines(body.texts)
+        service.check_size(body.texts)
+        return JsonLine({"sentences": await asyncio.to_thread(list, map(split_sentences, body.texts))})
 
     @app.get("/v1/models")
     async def list_models() -> Response:

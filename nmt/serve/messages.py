@@ -170,6 +170,19 @@ class TranslateRequest(NativeRequest):
         return [self.text] if isinstance(self.text, str) else self.text
 
 
+class SentencesRequest(BaseModel):
+    """Body of `POST /v1/sentences`. Unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: Texts
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of `text`."""
+        return [self.text] if isinstance(self.text, str) else self.text
+
+
 class ScoreRequest(NativeRequest):
     """Body of `POST /v1/score`: pairs of a source and its translation."""
 

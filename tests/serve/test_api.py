@@ -100,6 +100,13 @@ def test_request_options_are_passed_to_the_search(
             assert actual.get("alignment") == links
 
 
+def test_lines_are_split_into_sentences(client: TestClient) -> None:
+    texts = ["Dr. Smith is here. Am 3. Oktober kam er.", " "]
+    sentences = [["Dr. Smith is here.", "Am 3. Oktober kam er."], []]
+    assert client.post("/v1/sentences", json={"text": texts}).json() == {"sentences": sentences}
+    assert client.post("/v1/sentences", json={"text": texts[0]}).json() == {"sentences": sentences[:1]}
+
+
 def test_terms_of_the_glossary_are_required(client: TestClient) -> None:
     pairs = [["dog", "tree|3.14"], ["old cat", ["house"]], ["cat", "red"]]
     texts = ["The old cat sees it.", "A dog likes it."]
@@ -210,6 +217,7 @@ def test_models_languages_and_paths_are_listed(client: TestClient) -> None:
         "/metrics",
         "/v1/translate",
         "/v1/score",
+        "/v1/sentences",
         "/v1/models",
     }
     assert "application/json" in paths["/v1/translate"]["post"]["requestBody"]["content"]

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from nmt.cli.program import COMMANDS
 from nmt.serve.app import build_app
 from nmt.serve.documents import split_texts
-from nmt.serve.messages import DetectRequest, LibreTranslateRequest, ScoreRequest, TranslateRequest
+from nmt.serve.messages import DetectRequest, LibreTranslateRequest, ScoreRequest, SentencesRequest, TranslateRequest
 from nmt.serve.service import ApiKeys
 from tests.calling import Nmt, one_line
 from tests.serve.conftest import MakeService
@@ -27,12 +27,14 @@ KINDS: dict[str, type[BaseModel]] = {
     "/detect": DetectRequest,
     "/v1/translate": TranslateRequest,
     "/v1/score": ScoreRequest,
+    "/v1/sentences": SentencesRequest,
 }
 VALID: dict[str, dict[str, Any]] = {
     "/translate": {"q": "Hello", "source": "en", "target": "de"},
     "/detect": {"q": "Hello"},
     "/v1/translate": {"text": "Hello"},
     "/v1/score": {"pairs": [["Hello", "Hallo"]]},
+    "/v1/sentences": {"text": "Hello"},
 }
 JSON = {"content-type": "application/json"}
 # Inputs that the guide describes in words. The limits are those of the fixture `client`.

@@ -1,6 +1,9 @@
 """The files of the web page."""
 
+import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -57,3 +60,25 @@ def test_every_control_has_a_name() -> None:
         label = re.search(rf'<label[^>]*>[^<]*<(?:input|select|textarea)\b[^>]*id="{identifier}"', index)
         is_labeled = label or f'for="{identifier}"' in index or "aria-label=" in control or "role=" in control
         assert is_labeled, control
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_the_sentences_of_the_server_are_found_in_the_text(client: TestClient) -> None:
+    """The server returns a lone surrogate as U+FFFD."""
+    text = " \U0001f600 Dr. Smith is here.\tHe is here. He\x01is here. See \ud800!\n\nI left."
+    lines = text.split("\n")
+    answer = client.post("/v1/sentences", content=json.dumps({"text": lines})).json()["sentences"]
+    script = f"""
+        import {{linesOf, sentencesOf}} from {json.dumps((WEB / "text.js").as_uri())};
+        const text = {json.dumps(text)};
+        const answer = {json.dumps(answer)};
+        const found = sentencesOf(text, (line) => answer[linesOf(text).indexOf(line)]);
+        console.log(JSON.stringify([found.map((one) => one.text), found.map(({{start, end}}) => [start, end])]));
+    """
+    done = subprocess.run(["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True)
+    texts, positions = json.loads(done.stdout)
+    assert texts == ["\U0001f600 Dr. Smith is here.", "He is here.", "He is here.", "See \ufffd!", "I left."]
+    units = text.encode("utf-16-le", "surrogatepass")
+    found = [units[2 * start : 2 * end].decode("utf-16-le", "replace") for start, end in positions]
+    assert [one.replace("\x01", " ") for one in found] == texts

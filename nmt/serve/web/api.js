@@ -17,7 +17,12 @@ export async function listModels() {
 
 /** Translate one text; returns its n-best list. */
 export async function translate(body, signal) {
-  return (await (await post(body, signal)).json()).translations[0];
+  return (await (await post("v1/translate", body, signal)).json()).translations[0];
+}
+
+/** Return the sentences of each line. */
+export async function splitLines(lines, signal) {
+  return (await (await post("v1/sentences", {text: lines}, signal)).json()).sentences;
 }
 
 /**
@@ -26,7 +31,7 @@ export async function translate(body, signal) {
  * onText: if given, called with the index and the text so far of a line after each token; needs beam size 1
  */
 export async function translateLines(body, signal, onLine, onText = null) {
-  const response = await post({...body, [onText ? "stream_tokens" : "stream"]: true}, signal);
+  const response = await post("v1/translate", {...body, [onText ? "stream_tokens" : "stream"]: true}, signal);
   for await (const [name, data] of events(response.body)) {
     if (name === "line") {
       onLine(data.index, data.translations);
@@ -75,10 +80,10 @@ export function* chunksOf(parts, unit, limits, fields) {
 }
 
 /** Send a request; repeat it after increasing pauses while the server is busy. */
-async function post(body, signal) {
+async function post(path, body, signal) {
   const headers = {"content-type": "application/json", ...(key && {authorization: `Bearer ${key}`})};
   for (let count = 1; ; count += 1) {
-    const response = await fetch("v1/translate", {method: "POST", headers, body: JSON.stringify(body), signal});
+    const response = await fetch(path, {method: "POST", headers, body: JSON.stringify(body), signal});
     const isBusy = response.status === 503 && response.headers.has("retry-after"); // not if it is shutting down
     if (!isBusy || count > MAX_RETRIES) {
       return checked(response);

@@ -1,11 +1,11 @@
 /** The translation page: options, translation as you type, and the view of the result. */
 
 import {closeAlternatives, openAlternatives} from "./alternatives.js";
-import {chunksOf, listModels, setKey, translate, translateLines} from "./api.js";
+import {chunksOf, listModels, setKey, splitLines, translate, translateLines} from "./api.js";
 import {enableFiles} from "./file_panel.js";
 import {clearDetails, showDetails} from "./details.js";
 import {fillSelect, invalidOption, phrases, showGlossaryNote, terms} from "./option_fields.js";
-import {sentencesOf, wordsOf} from "./text.js";
+import {linesOf, sentencesOf, wordsOf} from "./text.js";
 import {wordElement, wordsWithTokens} from "./words.js";
 
 const element = (id) => document.getElementById(id);
@@ -14,8 +14,9 @@ const MAX_RESULTS = 2_000;
 
 let models = [];
 let limits = null; // of a request
-let sentences = []; // of the source text, see `sentencesOf`
-let drawn = []; // those in the output
+const sentencesOfLines = new Map(); // as the server splits them, by line
+let sourceText = ""; // that of `sentences`; an update sets it to the current text
+let sentences = []; // see `sentencesOf`
 let selected = 0; // index of the sentence whose details are shown
 const indices = new Map(); // of the sentences in the output, by text
 let request = new AbortController();
@@ -127,17 +128,18 @@ async function update() {
     element("status").textContent = ""; // of the aborted update
     return;
   }
-  showSource();
-  const missing = new Map(); // distinct texts by options
-  for (const sentence of sentences) {
-    if (!results.has(keyOf(sentence))) {
-      const fields = JSON.stringify(requestFor(sentence));
-      missing.set(fields, (missing.get(fields) ?? new Set()).add(sentence.text));
-    }
-  }
-  element("status").textContent = missing.size ? "Translating…" : "";
-  showOutput();
   try {
+    await findSentences(signal);
+    showSource();
+    const missing = new Map(); // distinct texts by options
+    for (const sentence of sentences) {
+      if (!results.has(keyOf(sentence))) {
+        const fields = JSON.stringify(requestFor(sentence));
+        missing.set(fields, (missing.get(fields) ?? new Set()).add(sentence.text));
+      }
+    }
+    element("status").textContent = missing.size ? "Translating…" : "";
+    showOutput();
     for (const [fields, texts] of missing) {
       const body = JSON.parse(fields);
       for (const lines of chunksOf([...texts], "sentence", limits, body)) {
@@ -169,38 +171,59 @@ async function update() {
   }
 }
 
+/** Get the sentences of the lines that are new, if lines are split. */
+async function findSentences(signal) {
+  const lines = new Set(element("split").checked ? linesOf(element("source").value).filter((line) => line.trim()) : []);
+  for (const line of sentencesOfLines.keys()) {
+    if (!lines.has(line)) {
+      sentencesOfLines.delete(line);
+    }
+  }
+  const unknown = [...lines].filter((line) => !sentencesOfLines.has(line));
+  element("status").textContent = unknown.length ? "Translating…" : "";
+  for (const chunk of chunksOf(unknown, "line", limits, {})) {
+    const found = await splitLines(chunk, signal);
+    chunk.forEach((line, i) => sentencesOfLines.set(line, found[i]));
+  }
+}
+
 // --- View ------------------------------------------------------------------------------------------------------------
 
-function showSource() {
-  const text = element("source").value;
-  sentences = sentencesOf(text, model()?.source, element("split").checked);
-  selected = Math.max(0, Math.min(selected, sentences.length - 1));
-  const {length} = [...text];
+/** Show the current source text, without its words, and its length. */
+function showText() {
+  const {length} = [...element("source").value];
   element("count").textContent = `${length} character${length === 1 ? "" : "s"}`;
+  element("backdrop").replaceChildren(element("source").value);
+}
+
+/** Show the words of the source text. */
+function showSource() {
+  showText();
+  sourceText = element("source").value;
+  sentences = sentencesOf(sourceText, (line) => sentencesOfLines.get(line) ?? [line]);
+  selected = Math.max(0, Math.min(selectedByCursor(), sentences.length - 1));
   const parts = [];
   let end = 0;
   for (const [index, sentence] of sentences.entries()) {
     for (const [number, word] of wordsOf(sentence.text).entries()) {
       const [first, last] = [sentence.start + word.start, sentence.start + word.end];
       const span = wordElement("source", index, number);
-      span.textContent = text.slice(first, last);
-      parts.push(text.slice(end, first), span);
+      span.textContent = sourceText.slice(first, last);
+      parts.push(sourceText.slice(end, first), span);
       end = last;
     }
   }
-  element("backdrop").replaceChildren(...parts, text.slice(end));
+  element("backdrop").replaceChildren(...parts, sourceText.slice(end));
 }
 
 /** Show all sentences. */
 function showOutput() {
   const focused = focusedWord();
-  const text = element("source").value;
   const parts = [];
   let end = 0;
-  drawn = sentences;
   indices.clear();
   for (const [index, sentence] of sentences.entries()) {
-    parts.push(text.slice(end, sentence.start), sentenceElement(index));
+    parts.push(sourceText.slice(end, sentence.start), sentenceElement(index));
     end = sentence.end;
     indices.set(sentence.text, indices.get(sentence.text) ?? []);
     indices.get(sentence.text).push(index);
@@ -213,10 +236,6 @@ function showOutput() {
 
 /** Update the sentences with this text in the output after their translation has changed. */
 function showTranslation(text) {
-  if (drawn !== sentences) { // the source text has changed
-    showOutput();
-    return;
-  }
   const focused = focusedWord();
   const found = indices.get(text) ?? []; // none if it has been removed from the source text
   found.forEach((index) => element("output").children[index].replaceWith(sentenceElement(index)));
@@ -226,8 +245,13 @@ function showTranslation(text) {
   }
 }
 
+/** Return whether the text has not changed since the last update. */
+const isCurrent = () => element("source").value === sourceText;
+
+const isComplete = () => isCurrent() && sentences.every(shown);
+
 function showBusy() {
-  element("output").setAttribute("aria-busy", sentences.some((sentence) => !shown(sentence)));
+  element("output").setAttribute("aria-busy", !isComplete());
 }
 
 /** Return the element of a sentence of the output. */
@@ -274,6 +298,13 @@ function highlight(word) {
     document.querySelector(`[data-side="${side}"][data-sentence="${word.sentence}"][data-word="${number}"]`)
       ?.classList.add("lit");
   }
+}
+
+/** Return the index of the sentence at the cursor in the source text; the selected one if there is none. */
+function selectedByCursor() {
+  const at = element("source").selectionStart;
+  const index = sentences.findIndex(({start, end}) => start <= at && at <= end);
+  return index >= 0 && document.activeElement === element("source") && isCurrent() ? index : selected;
 }
 
 function showSelected() {
@@ -340,7 +371,7 @@ function openWord(word) {
 // --- Events ----------------------------------------------------------------------------------------------------------
 
 element("source").addEventListener("input", () => {
-  showSource();
+  showText();
   schedule();
 });
 element("source-language").addEventListener("change", showLanguages);
@@ -364,7 +395,7 @@ element("clear").addEventListener("click", () => {
 element("copy").addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(element("output").textContent);
-    element("status").textContent = sentences.every(shown) ? "Copied" : "Copied an incomplete translation";
+    element("status").textContent = isComplete() ? "Copied" : "Copied an incomplete translation";
   } catch { // no permission, or no clipboard, which browsers offer only over HTTPS or on localhost
     getSelection().selectAllChildren(element("output"));
     element("status").textContent = "Selected; press Ctrl+C";
@@ -372,7 +403,7 @@ element("copy").addEventListener("click", async () => {
 });
 element("swap").addEventListener("click", () => {
   const {source, target} = model();
-  if (sentences.every(shown)) { // the output of a pending sentence has an ellipsis
+  if (isComplete()) { // the output of a pending sentence has an ellipsis
     element("source").value = element("output").textContent;
   }
   element("source-language").value = target;
@@ -416,13 +447,10 @@ element("source").addEventListener("pointermove", ({clientX, clientY}) => {
 });
 element("source").addEventListener("pointerleave", () => highlight());
 document.addEventListener("selectionchange", () => {
-  if (models.length && document.activeElement === element("source")) {
-    const at = element("source").selectionStart;
-    const index = sentences.findIndex(({start, end}) => start <= at && at <= end);
-    if (index >= 0 && index !== selected) {
-      selected = index;
-      showOutput();
-    }
+  const index = selectedByCursor();
+  if (index !== selected) {
+    selected = index;
+    showOutput();
   }
 });
 

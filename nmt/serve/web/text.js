@@ -2,35 +2,31 @@
 
 const CONTROL = /[\x00-\x1f\x7f-\x9f\ufeff]/g; // the server may treat them as spaces
 
+/** Return the lines of a text; lone surrogates are replaced as the server does. */
+export const linesOf = (text) => text.replace(/\p{Surrogate}/gu, "\ufffd").split("\n");
+
 /**
  * Return the sentences of a text: where they start and end, and what to send to the server.
  *
- * A line feed ends a sentence. With `splits`, lines are split by the sentence rules of the language.
+ * split: returns the sentences of a line, without the white space between them
  */
-export function sentencesOf(text, language, splits) {
+export function sentencesOf(text, split) {
   const found = [];
   let lineStart = 0;
-  for (const line of text.split("\n")) {
-    for (const {segment, index} of splits ? segmenter(language).segment(line) : [{segment: line, index: 0}]) {
-      const trimmed = segment.trim();
+  for (const line of linesOf(text)) {
+    let end = 0;
+    for (const sentence of split(line)) {
+      const index = line.indexOf(sentence, end);
+      end = index + sentence.length;
+      const trimmed = sentence.trim();
       if (trimmed) {
-        const start = lineStart + index + segment.indexOf(trimmed);
+        const start = lineStart + index + sentence.indexOf(trimmed);
         found.push({start, end: start + trimmed.length, text: trimmed.replace(CONTROL, " ")});
       }
     }
     lineStart += line.length + 1;
   }
   return found;
-}
-
-function segmenter(language) {
-  try {
-    return new Intl.Segmenter(language, {granularity: "sentence"});
-  } catch { // not a language tag, or an old browser
-    return globalThis.Intl?.Segmenter ? new Intl.Segmenter("en", {granularity: "sentence"}) : {
-      segment: (line) => [{segment: line, index: 0}],
-    };
-  }
 }
 
 /** Return start and end of each word; words are separated by white space, as in alignments. */

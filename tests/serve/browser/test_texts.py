@@ -43,6 +43,15 @@ def test_a_text_is_translated_sentence_by_sentence(page: Browser, reference: Tra
     assert texts(page, "#output") == [f"{expected[0]} {expected[1]}\n\n{expected[2]}"]
 
 
+def test_abbreviations_do_not_end_sentences(browser: Browser, serve_page: ServePage, echo_service: MakeService) -> None:
+    serve_page(echo_service())
+    enter(browser, "Dr. Smith left. J. R. Brown too.\nNo. 5 is here.")
+    expected = ["DR. SMITH LEFT.", "J. R. BROWN TOO.", "NO. 5 IS HERE."]
+    assert texts(browser, "#output .sentence") == expected
+    browser.click("#split")
+    browser.wait("document.querySelectorAll('#output .sentence').length === 2")
+
+
 def test_a_greedy_search_shows_partial_translations(page: Browser, model: Path) -> None:
     page.run("document.querySelector('#beam-size').value = 1")
     page.run("""(() => {
