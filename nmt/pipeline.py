@@ -491,4 +491,5 @@ def _summarize_training(
         micro_batches=work.micro_batches if work else None,
         useful_fraction=work.efficiency if work else None,
         average_nll=average_nll,
+        valid=state.valid,
     )

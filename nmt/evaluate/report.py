@@ -85,6 +85,7 @@ class TrainingSummary:
     micro_batches: mean number per update, over all ranks; None if unknown
     useful_fraction: fraction of the computation that is neither padding nor waiting for the slowest rank; None if
                    unknown
+    valid:         fingerprint of the validation set, see `nmt.data.prepare.Prepared.valid_identity`; "" if unknown
     """
 
     steps: int
@@ -104,6 +105,7 @@ class TrainingSummary:
     micro_batches: float | None = None
     useful_fraction: float | None = None
     average_nll: float | None = None
+    valid: str = ""
 
     @property
     def tokens_per_second(self) -> float:

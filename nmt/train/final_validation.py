@@ -26,7 +26,8 @@ _NOISE = 0.01
 def validate_average(recipe: Recipe, state: TrainState, averaged: Sequence[Path], device: torch.device) -> float | None:
     """Return the validation nll of the run's `model`; None if it is a single checkpoint or the EMA.
 
-    Warns if the average is worse than the best checkpoint. The report of the run is read if it has the nll.
+    Warns if the average is worse than the best checkpoint. The nll is read from the report of the run if that has it
+    for the same model and validation set.
 
     averaged: the averaged checkpoints
     """
@@ -34,7 +35,8 @@ def validate_average(recipe: Recipe, state: TrainState, averaged: Sequence[Path]
         return None
     model = recipe.directory / "model"
     report = read_json_object(recipe.directory / "report.json")
-    known = report["training"].get("average_nll") if report.get("model") == manifest_digest(model) else None
+    reported = report["training"] if report.get("model") == manifest_digest(model) else {}
+    known = reported.get("average_nll") if reported.get("valid", "") == state.valid else None
     nll = _validate(recipe, model, device, state.micro_batch_tokens) if known is None else float(known)
     best = state.best_validation.get("valid/nll")
     if best is not None and nll > best + _NOISE:

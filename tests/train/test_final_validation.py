@@ -63,6 +63,7 @@ def test_the_nll_of_the_same_model_is_read_from_the_report(
         ({"model": digest, "training": {"average_nll": 2.5}}, 2.5),
         ({"model": digest, "training": {}}, 3.0),  # of an earlier version
         ({"model": "other", "training": {"average_nll": 2.5}}, 3.0),
+        ({"model": digest, "training": {"average_nll": 2.5, "valid": "of another validation set"}}, 3.0),
     ):
         (recipe.directory / "report.json").write_text(json.dumps(report), encoding="utf-8")
         assert validate_average(recipe, state, averaged, CPU) == expected

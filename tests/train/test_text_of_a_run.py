@@ -1,5 +1,6 @@
 """A run keeps the text and the tokenizer that it was started with."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -259,3 +260,19 @@ def test_other_validation_text_does_not_end_a_run(recipe: Path, tmp_path: Path, 
     status, _, err = nmt("train", recipe, f"run_dir={run}", "train.max_steps=8")
     assert status == 0
     assert "prepared 30 new validation pairs; the training text is up to date" in err
+
+
+@pytest.mark.slow
+def test_the_report_of_a_finished_run_has_the_nll_of_its_average_on_other_validation_text(
+    recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    run = tmp_path / "run"
+    command = ("run", recipe, f"run_dir={run}", "train.average_count=2")
+    found = []
+    for first in (900, 3):
+        write_text(tmp_path, "valid", first, 20)
+        assert nmt(*command)[0] == 0
+        found.append(json.loads((run / "report.json").read_text()))
+    before, after = found
+    assert before["model"] == after["model"]
+    assert before["training"]["average_nll"] != after["training"]["average_nll"]
