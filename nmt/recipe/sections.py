@@ -179,7 +179,8 @@ class TrainRecipe(Section):
     the ratio of source to target tokens in the training text."""
     micro_batch_tokens: PositiveInt | Literal["auto"] = 4_096
     """Maximum source tokens and maximum target tokens per forward and backward pass, which must fit in memory. `auto`
-    finds the largest at the start, and again if `activation_checkpointing` or the number of processes changes."""
+    finds the largest at the start, and again if the number of processes, the kind of device (CPU or GPU) or an option
+    that affects memory, such as `precision`, changes."""
     micro_batches: PositiveInt | Literal["auto"] = "auto"
     """Micro-batches per update, over all processes. `auto`: the smallest number that fits `micro_batch_tokens` and is
     the same for each process. If a number is too small, a multiple of it is used; 8 gives the same micro-batches on 1,

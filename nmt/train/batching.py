@@ -24,6 +24,8 @@ from nmt.train.workload import Workload
 
 # Warn if less than this fraction of the processes' time is useful.
 _MIN_USEFUL = 0.9
+# Options that change which micro-batches fit into memory.
+_MEMORY_OPTIONS = {"train.activation_checkpointing", "train.precision", "train.compile", "train.shapes"}
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,9 @@ def _known_budget(recipe: Recipe, world: World, state: TrainState) -> int | None
     requested, budget = recipe.train.micro_batch_tokens, state.micro_batch_tokens
     if budget == 0 or requested not in ("auto", budget):
         return None
-    if requested == "auto" and state.processes not in (0, world.size):  # 0: checkpoint of an earlier version
-        return None
     changed = {change.option for change in state.changes if change.step == state.step}
-    return None if "train.activation_checkpointing" in changed else budget
+    is_other_device = state.device.partition(":")[0] not in ("", world.device.type)
+    is_other_world = is_other_device or state.processes not in (0, world.size)  # 0: checkpoint of an earlier version
+    if requested == "auto" and (is_other_world or "train.micro_batch_tokens" in changed):
+        return None
+    return budget if changed.isdisjoint(_MEMORY_OPTIONS) else None

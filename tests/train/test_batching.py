@@ -1,7 +1,7 @@
 """Micro-batches across processes and resumes: load balance, equal results, changed sizes, one checkpoint."""
 
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +188,15 @@ def test_changed_activation_checkpointing_gets_its_own_budget(tiny_recipe: Recip
     state.changes.append(Change(5, "train.activation_checkpointing", False, True))
     assert _known_budget(recipe, world, state) == 512
     state.changes.append(Change(6, "train.activation_checkpointing", True, False))
+    assert _known_budget(recipe, world, state) is None
+
+
+def test_auto_does_not_reuse_the_number_of_another_recipe_or_device(tiny_recipe: Recipe) -> None:
+    world, recipe = World(0, 1, CPU), with_train(tiny_recipe, micro_batch_tokens="auto")
+    state = TrainState(step=6, micro_batch_tokens=512, processes=1, device="cpu")
+    assert _known_budget(recipe, world, state) == 512
+    assert _known_budget(recipe, world, replace(state, device="cuda:1")) is None
+    state.changes.append(Change(6, "train.micro_batch_tokens", 512, "auto"))
     assert _known_budget(recipe, world, state) is None
 
 
