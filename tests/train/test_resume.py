@@ -274,7 +274,7 @@ def test_the_report_has_the_validation_that_chose_the_best_step(tiny_recipe: Rec
         train_tiny(with_train(recipe, run, average=average), tiny_data)
         finished = with_train(recipe, run, average=then)
         state = train_tiny(finished, tiny_data)
-        summary = pipeline._summarize_training(finished, world, state, [])
+        summary = pipeline._summarize_training(finished, world, state, [], None)
         assert (summary.valid_step, summary.valid_nll) == (6, state.best_validation[f"valid/{name}"])
 
 
@@ -294,13 +294,13 @@ def test_the_report_has_the_machine_of_the_updates(
     use_precision("fp32")
     other = World(0, 1, torch.device("cuda"))
     state = train_tiny(recipe, tiny_data)
-    summary = pipeline._summarize_training(recipe, other, state, [])
+    summary = pipeline._summarize_training(recipe, other, state, [], None)
     assert (summary.device, summary.precision, state.changes) == ("cpu", "bf16", [])
     capsys.readouterr()
     state = train_tiny(with_train(recipe, max_steps=12), tiny_data)
     assert "the precision is now fp32, was bf16" in capsys.readouterr().err
     assert state.changes[1:] == [Change(6, "precision", "bf16", "fp32")]
-    assert pipeline._summarize_training(recipe, other, state, []).precision == "fp32"
+    assert pipeline._summarize_training(recipe, other, state, [], None).precision == "fp32"
     state = train_tiny(with_train(recipe, max_steps=18, precision="bf16"), tiny_data)
     assert [change.option for change in state.changes[2:]] == ["train.max_steps", "train.precision"]
 
@@ -429,7 +429,7 @@ def test_a_best_step_worse_than_the_start_model_is_reported_after_a_resume_too(
     state = train_tiny(slow, tiny_data, valid_identity="a")
     assert state.best_step == 4
     assert "(best, but worse than the initial model)" in capsys.readouterr().err.replace("\n", " ")
-    summary = pipeline._summarize_training(slow, World(0, 1, torch.device("cpu")), state, [])
+    summary = pipeline._summarize_training(slow, World(0, 1, torch.device("cpu")), state, [], None)
     assert summary.is_worse_than_start
     assert train_tiny(slow, tiny_data, valid_identity="b").start_score is None, "not comparable"
 
