@@ -57,9 +57,9 @@ class EpochPlan:
     def micro_batches(self, update: int) -> list[Ids]:
         """Split the pair ids of an update into micro-batches; their number is a multiple of `multiple`.
 
-        Each has at most `micro_batch_tokens` tokens on either side, unless it is a single pair. For every r,
-        micro-batches r, r + multiple, r + 2 * multiple, ... have nearly the same total number of tokens. Some are empty
-        if the update has too few pairs. For a fixed `shape`, see `pack_pairs`.
+        Each has at most `micro_batch_tokens` tokens on either side, unless it is a single pair. The total tokens of
+        micro-batches r, r + multiple, r + 2 * multiple, ... are nearly equal for all r. Some are empty if the update
+        has too few pairs. For a fixed `shape`, see `pack_pairs`.
         """
         if self.shape is not None:
             return pack_pairs(self.sentences(update), self.src_lengths, self.tgt_lengths, self.shape, self.multiple)
