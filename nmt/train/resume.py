@@ -202,13 +202,14 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
 
 
 def require_used_options(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None:
-    """Raise UserError if a finished run is given training options that no update used.
+    """Raise UserError if a run that ends with its new options has training options that no update used.
 
     The report would list them as training options.
     """
     if (before := _recipe_of(checkpoint, recipe)) is None:
         return
-    if recipe.train.max_steps < state.step and not state.limits_reached(before.train):  # it was interrupted
+    is_interrupted = not state.limits_reached(before.train)
+    if recipe.train.max_steps < state.step and is_interrupted:
         raise UserError(
             f"train.max_steps is {recipe.train.max_steps}, but {recipe.directory} has {state.step} updates; it must be "
             f"at least {state.step}, which ends the run here"
@@ -217,9 +218,10 @@ def require_used_options(recipe: AnyRecipe, state: TrainState, checkpoint: Path)
     pairs = [(name, getattr(recipe.train, name), getattr(before.train, name)) for name in names]
     limits = " and ".join(state.limits_reached(recipe.train))
     if changed := [f"train.{name} is {now!r}, was {then!r}" for name, now, then in pairs if now != then]:
+        end = f"would end at step {state.step}" if is_interrupted else "is already trained"
         raise UserError(
-            f"{recipe.directory} is already trained, and {'; '.join(changed)}: no update used this value; restore the "
-            f"old one, raise {limits} to continue training, or choose another name"
+            f"{recipe.directory} {end}, and {'; '.join(changed)}: no update used this value; restore the old one, "
+            f"raise {limits} to continue training, or choose another name"
         )
 
 

@@ -17,6 +17,7 @@ from nmt.recipe import Recipe, dump_recipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.train import trainer as trainer_module
+from nmt.train.resume import require_used_options
 from nmt.train.state import Change, TrainState
 from nmt.train.validate import Validation
 from tests.train.run_tiny import metrics, train_tiny, with_train
@@ -226,6 +227,15 @@ def test_a_finished_run_rejects_other_micro_batches_and_another_best_metric(
             train_tiny(with_train(recipe, validate_bleu_every=6, **{option: value}), tiny_data)
     messages = capsys.readouterr().err
     assert "resuming from" not in messages and "changed options" not in messages
+
+
+def test_a_lower_limit_that_ends_an_interrupted_run_is_named(tiny_recipe: Recipe, tmp_path: Path) -> None:
+    saved = dump_recipe(with_train(tiny_recipe, max_epochs=3))
+    (tmp_path / "recipe.toml").write_text(saved, encoding="utf-8")
+    recipe, state = with_train(tiny_recipe, max_epochs=1), TrainState(step=14, epoch=1, update=5)
+    message = "run would end at step 14, and train.max_epochs is 1, was 3: no update used this value; restore the old"
+    with pytest.raises(UserError, match=message):
+        require_used_options(recipe, state, tmp_path)
 
 
 @pytest.mark.slow
