@@ -67,9 +67,9 @@ def distinct_requirements(required: Sequence[Requirement]) -> list[tuple[tuple[i
 
 
 def _max_length(src_tokens: int, options: SearchOptions, prefix: Sequence[int]) -> int:
-    """Return the maximum output length of a source; both without EOS."""
-    # Previous translations may have more tokens than all sources.
-    limit = max(src_tokens, after_last(prefix, options.separator)) + options.max_extra_tokens
+    """Return the maximum output length of a source, previous translations included; all without EOS."""
+    # Otherwise, previous translations longer than their sources would shorten the translation of the line.
+    limit = src_tokens + after_last(prefix, options.separator) + options.max_extra_tokens
     if options.max_length_ratio < math.inf:
         limit = min(limit, math.ceil(_multiply(options.max_length_ratio, src_tokens)))
     return min(limit, max_output_length(options, prefix))
