@@ -58,6 +58,7 @@ class TextTranslator(ABC):
     lines_split = lines_longer = lines_reused = 0
     longest_source: int | None = None  # see `ModelMetadata`
 
+    _has_ensemble = False
     _shows_scores = _allows_digits = True
     _on_tokens: Callable[[list[int]], None] | None = None
 
@@ -106,7 +107,7 @@ class TextTranslator(ABC):
         """
         other = copy(self)
         other._shows_scores = scores
-        other._set_decode(require_options(decode).over(self._decode))
+        other._set_decode(require_options(decode).over(self._decode, has_ensemble=self._has_ensemble))
         return other
 
     def with_callback(self, on_text: Callable[[str], None]) -> Self:

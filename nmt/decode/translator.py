@@ -86,10 +86,12 @@ class Translator(TextTranslator):
         Raises UserError for options of `decode` that the model or its tokenizers do not support, and if its shortlist
         or language model is unreadable or belongs to other tokenizers, and ValueError for a model in training mode.
 
+        model:     in an `Ensemble`, `decode.ensemble_mean` replaces the mean
         device:    device of the model
         precision: precision of the language model of `decode.fusion`
         languages: source and target, which a shortlist and a language model must match; None if unknown
         """
+        self._has_ensemble = isinstance(model, Ensemble)
         self._members = model.models if isinstance(model, Ensemble) else [model]
         if any(getattr(member, "training", False) for member in self._members):
             raise ValueError("the model is in training mode, in which dropout changes translations; call model.eval()")
@@ -108,6 +110,8 @@ class Translator(TextTranslator):
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
         super()._set_decode(decode)
+        if self._has_ensemble:
+            self._model = Ensemble(self._members, decode.ensemble_mean)
         self._preferred = sorted({token for phrase, value in self._options.bias if value > 0 for token in phrase})
         if decode.shortlist is not None and self._languages is not None:
             require_languages(decode.shortlist, self._languages)
@@ -181,7 +185,7 @@ class Translator(TextTranslator):
         num_parameters = sum(member.model.num_parameters() for member in loaded)
         models = prepare_for_search([member.model for member in loaded], precision, torch_device)
         translator = cls(
-            models[0] if len(models) == 1 else Ensemble(models, options.ensemble_mean),
+            models[0] if len(models) == 1 else Ensemble(models),
             tokenizers,
             options,
             max_positions=min(model.recipe.max_positions for model in models),

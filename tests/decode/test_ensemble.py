@@ -32,6 +32,18 @@ def test_probabilities_are_means_over_the_members(mean: Literal["linear", "log"]
     assert translator.lines_split == 1, "the smallest member sets the length of parts"
 
 
+def test_the_mean_of_a_loaded_ensemble_may_change(tmp_path: Path) -> None:
+    paths = [write_model(tmp_path / str(seed), f"seed={seed}") for seed in (1, 2)]
+    linear, log = (
+        Translator.load(paths[0], "cpu", "fp32", DecodeRecipe(ensemble_mean=mean), ensemble=paths[1:])
+        for mean in ("linear", "log")
+    )
+    changed = linear.with_decode(DecodeRecipe(ensemble_mean="log"))
+    assert changed.translate_n_best(LINES) == log.translate_n_best(LINES) != linear.translate_n_best(LINES)
+    with pytest.raises(ValueError, match="ensemble_mean has no effect without an ensemble"):
+        Translator.load(paths[0], "cpu").with_decode(DecodeRecipe(ensemble_mean="log"))
+
+
 def test_members_of_different_unicode_forms_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     forms = ("NFC", "NFKC", "NFC")
     paths = [write_model(tmp_path / str(seed), f"data.unicode_form={form}") for seed, form in enumerate(forms)]
