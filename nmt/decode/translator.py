@@ -284,7 +284,9 @@ class Translator(TextTranslator):
     def _constraint_tokens(self, task: Task) -> list[int]:
         """Return the tokens that a shortlist needs for the constraints and biases of a task."""
         required_tokens = chain.from_iterable(chain.from_iterable(task.required))
-        partial_tokens = self._spelling.agreeing(task.partial) if task.partial else []
+        # A token may spell only the beginning of a partial word; others then spell the rest.
+        rests = (task.partial[start:] for start in range(len(task.partial)))
+        partial_tokens = chain.from_iterable(self._spelling.agreeing(rest) for rest in rests)
         return [*task.prefix, *partial_tokens, *required_tokens, *self._preferred]
 
     @torch.inference_mode()

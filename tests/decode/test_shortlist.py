@@ -276,6 +276,16 @@ def test_outputs_have_only_candidates_of_their_line(made: Shortlist, tokenizers:
         assert all(ids(tokenizers, sample.pieces) <= candidates(line) for sample in samples)
 
 
+def test_the_tokens_of_all_spellings_of_a_partial_word_are_candidates(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    empty = Shortlist(VOCAB, np.array([300]), np.zeros(VOCAB + 1, np.int32), np.zeros(0, np.int32))
+    empty.save(tmp_path / "list", tokenizers)
+    for beam_size in (1, 4):
+        listed = translator(tokenizers, shortlist=tmp_path / "list", beam_size=beam_size)
+        for prefix in ("the do", "quick", "zeb\u00e9"):
+            ((found,),) = listed.translate_n_best(["a cat"], 1, [prefix], partial_word=True)
+            assert found.text.startswith(prefix)
+
+
 @pytest.mark.slow
 def test_constraint_tokens_are_candidates(tokenizers: Tokenizers, tmp_path: Path) -> None:
     empty = Shortlist(VOCAB, np.array([300]), np.zeros(VOCAB + 1, np.int32), np.zeros(0, np.int32))
