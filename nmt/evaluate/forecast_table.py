@@ -59,12 +59,14 @@ def _notes(recipe: Recipe, forecast: Forecast) -> Iterator[str]:
         yield "The disk is too small: lower train.keep_last or train.keep_best, or set run_dir to another disk."
     for problem in schedule_problems(train, train.max_steps if forecast.text is None else forecast.text.updates):
         yield f"Warning: {problem}."
-    if forecast.text is not None and (train.patience or (train.max_minutes is not None and forecast.speed is None)):
-        yield f"{'train.patience' if train.patience else 'train.max_minutes'} may end the run earlier."
+    ends = {"train.patience": train.patience, "train.max_minutes": train.max_minutes if forecast.speed is None else 0}
+    if forecast.text is not None and any(ends.values()):
+        yield f"{' or '.join(option for option, value in ends.items() if value)} may end the run earlier."
     if forecast.text is not None and forecast.speed is None and train.micro_batch_tokens == "auto":
         yield "The load balance needs a measurement (--seconds), because train.micro_batch_tokens is auto."
     if forecast.speed is not None and train.max_minutes is not None and forecast.speed.high > train.max_minutes * 60:
-        yield f"train.max_minutes ends the run after {format_duration(train.max_minutes * 60)}."
+        ends_run = "ends" if forecast.speed.low > train.max_minutes * 60 else "may end"
+        yield f"train.max_minutes {ends_run} the run after {format_duration(train.max_minutes * 60)}."
     if forecast.text is not None and train.subword_sampling:
         yield "Subword sampling is not included: sampled text has more tokens."
     if forecast.speed is not None and train.guided_alignment:

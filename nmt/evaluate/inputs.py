@@ -136,7 +136,7 @@ def hint_at_forms(
 def check_scoring(
     name: str, references: Sequence[Sequence[str]], metrics: Sequence[str], options: Mapping[str, Any]
 ) -> None:
-    """Raise UserError if a test set of a recipe cannot be scored; log a hint if a reference has no spaces.
+    """Raise UserError if a test set of a recipe cannot be scored; log a hint if the first reference has no spaces.
 
     Warns of metrics that do not ignore the case of a reference if the model writes lowercase text, and of references
     that ROUGE cannot read.

@@ -137,7 +137,7 @@ class Batching:
                     if batch.batch_size == 1:
                         raise UserError(
                             f"{self._device} is out of memory for a single sentence; "
-                            "stop other programs that use it, or lower decode.beam_size"
+                            "stop other programs that use it, or lower decode.beam_size (for sampling, decode.n_best)"
                         ) from error
                 # Outside of `except`: the traceback that references the tensors of the search is gone.
                 free_unused_memory(self._device)

@@ -160,8 +160,8 @@ def test_the_forecast_is_saved_and_printed_with_notes(recipe: Path, tmp_path: Pa
     assert "load balance needs" not in out
     _, out, _ = nmt("plan", recipe, "--seconds", 0, "train.micro_batch_tokens=auto")
     assert "The load balance needs a measurement (--seconds)" in out
-    _, out, _ = nmt("plan", recipe, "--seconds", 0, "train.max_minutes=1")
-    assert "train.max_minutes may end the run earlier" in out
+    _, out, _ = nmt("plan", recipe, "--seconds", 0, "train.max_minutes=1", "train.patience=1")
+    assert "train.patience or train.max_minutes may end the run earlier" in out
     forecast = read_forecast(tmp_path / "run")
     assert forecast is not None and forecast.text is not None and forecast.text.updates == 25
     assert read_forecast(write_forecast(forecast, tmp_path).parent) == forecast
