@@ -142,11 +142,16 @@ def with_pieces(model: bytes, pieces: Iterable[Piece]) -> bytes:
 def with_special_pieces(model: bytes) -> bytes:
     """Return the model with `SPECIAL_PIECES` at the beginning, instead of its own special and other control tokens.
 
-    Text is segmented as before, except that the text of a special token is never a token.
+    Text is segmented as before, except that the text of a special token is never a token. A model of this project stays
+    the same.
     """
+    pieces = read_pieces(model)
+    special = [piece for piece in pieces if piece.kind in (PieceKind.control, PieceKind.unknown)]
+    if (*special,) == SPECIAL_PIECES == (*pieces[: len(SPECIAL_PIECES)],):
+        return model
     others = [
         piece
-        for piece in read_pieces(model)
+        for piece in pieces
         if piece.kind not in (PieceKind.control, PieceKind.unknown) and piece.text not in SPECIAL_TEXTS
     ]
     ids = {_UNK_ID: UNK_ID, _BOS_ID: BOS_ID, _EOS_ID: EOS_ID, _PAD_ID: PAD_ID}

@@ -2,7 +2,7 @@
 
 `nmt.text.clean.normalize` normalizes text before tokenization. SentencePiece only lowercases, if requested: the rule
 is part of its model, so other programs that use the model apply it too. Characters without a piece are encoded as
-bytes, never as the unknown token.
+bytes, never as the unknown token. Models of other programs may normalize further, and may lack bytes.
 """
 
 from __future__ import annotations
@@ -113,9 +113,7 @@ class Tokenizer:
                 f"{path} does not mark the beginning of each word with {SPACE}; it must; train it without "
                 "--add_dummy_prefix=false, --treat_whitespace_as_suffix and --escape_whitespaces=false"
             )
-        if _special_ids(processor) != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
-            model = with_special_pieces(model)
-        return cls(model, path, has_spaces=has_spaces)
+        return cls(with_special_pieces(model), path, has_spaces=has_spaces)
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a sentence, without BOS and EOS. Lone surrogates become U+FFFD."""
@@ -459,7 +457,7 @@ def _explain_training_error(message: str, recipe: TokenizerRecipe) -> str:
 def _processor(model: bytes, path: Path) -> sentencepiece.SentencePieceProcessor:
     try:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        special = _special_ids(processor)
+        special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"tokenizer {path} is damaged; expected a SentencePiece model; restore it or train it again"
@@ -470,7 +468,3 @@ def _processor(model: bytes, path: Path) -> sentencepiece.SentencePieceProcessor
             f"they must be {(PAD_ID, UNK_ID, BOS_ID, EOS_ID)}; use a tokenizer that nmt trained"
         )
     return processor
-
-
-def _special_ids(processor: sentencepiece.SentencePieceProcessor) -> tuple[int, int, int, int]:
-    return processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()

@@ -39,6 +39,7 @@ def train(path: Path, **options: Any) -> sentencepiece.SentencePieceProcessor:
         {"vocab_size": 400},
         {"vocab_size": 600, "byte_fallback": True, "normalization_rule_name": "identity", "pad_id": 3},
         {"vocab_size": 400, "normalization_rule_name": "nmt_nfkc_cf", **NAMES},
+        {"vocab_size": 400, "pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3, "unk_piece": "[UNK]", **SYMBOLS},
         {"vocab_size": 400, "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, **SYMBOLS},
     ],
 )
@@ -81,3 +82,10 @@ def test_other_files_and_marks_of_words_are_errors(tmp_path: Path) -> None:
         train(path, vocab_size=300, **option)
         with pytest.raises(UserError, match="does not mark the beginning of each word with ▁; it must; train it witho"):
             Tokenizers.load(path)
+
+
+def test_a_control_symbol_with_the_name_of_a_tag_becomes_a_tag(tmp_path: Path) -> None:
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}  # as in this project
+    train(tmp_path / "spm.model", vocab_size=300, control_symbols=["<web>"], **ids)
+    tokenizer = Tokenizers.load(tmp_path / "spm.model").src.with_symbols(["<web>"])
+    assert tokenizer.pieces([tokenizer.tag_id("<web>")]) == ["<web>"]
