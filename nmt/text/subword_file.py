@@ -103,6 +103,11 @@ def read_algorithm(model: bytes) -> Algorithm | None:
             return None
 
 
+def has_whole_words(model: bytes) -> bool:
+    """Return whether the pieces of a model are words (SentencePiece's model type `word`)."""
+    return _settings(model)[_TRAINER].get(_MODEL_TYPE) == b"\x03"
+
+
 def read_coverage(model: bytes) -> float:
     """Return the fraction of characters that the vocabulary covers."""
     content = _settings(model)[_TRAINER].get(_COVERAGE)

@@ -32,6 +32,7 @@ from nmt.text.subword_file import (
     Algorithm,
     Piece,
     PieceKind,
+    has_whole_words,
     is_plain_bpe,
     read_algorithm,
     read_coverage,
@@ -104,9 +105,11 @@ class Tokenizer:
     def from_sentencepiece(cls, path: Path, *, has_spaces: bool = True) -> Tokenizer:
         """Read a model that another program trained; its special tokens get the ids of this project.
 
-        Raises UserError if it is not a SentencePiece model, or if it does not mark the beginning of words.
+        Raises UserError if it is not a SentencePiece model of subwords, or does not mark the beginning of words.
         """
         model = read_sentencepiece(path)
+        if has_whole_words(model):
+            raise UserError(f"{path} is a word model; it must have subwords; train it with --model_type=unigram or bpe")
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         if processor.normalize("A b").lower() != f"{SPACE}a{SPACE}b":
             raise UserError(

@@ -84,6 +84,12 @@ def test_other_files_and_marks_of_words_are_errors(tmp_path: Path) -> None:
             Tokenizers.load(path)
 
 
+def test_a_model_of_words_is_an_error(tmp_path: Path) -> None:
+    train(tmp_path / "spm.model", vocab_size=30, model_type="word")
+    with pytest.raises(UserError, match="is a word model; it must have subwords"):
+        Tokenizers.load(tmp_path / "spm.model")
+
+
 def test_a_control_symbol_with_the_name_of_a_tag_becomes_a_tag(tmp_path: Path) -> None:
     ids = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}  # as in this project
     train(tmp_path / "spm.model", vocab_size=300, control_symbols=["<web>"], **ids)
