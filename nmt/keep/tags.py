@@ -165,7 +165,8 @@ class Parser:
             element.closing = tag
             if name == "sup" and self._is_mark(element, self._line[token.end() : token.end() + 1]):
                 element.opening += without_breaks(self._line[self._starts[-1] : token.start()])
-                element.children, self.text = [], self.text[: element.start]
+                element.children, element.is_fixed, self.text = [], False, self.text[: element.start]
+                self._drop_fixed(element.start)
             elif self.text[element.start :].strip():
                 self._last = (name, token.end())
             self._pop(token.start())
@@ -186,12 +187,16 @@ class Parser:
         content = self.text[element.start :].strip()
         if element.is_fixed:
             element.content = without_breaks(self._line[start:end])
-            while self.fixed and self.fixed[-1][0] >= element.start:  # inside this element
-                self.fixed.pop()
+            self._drop_fixed(element.start)
             if content:
                 first = self.text.index(content, element.start)
                 self.fixed.append((first, first + len(content)))
         self._parent.children.append(element)
+
+    def _drop_fixed(self, start: int) -> None:
+        """Drop the fixed ranges inside an element that starts at `start` and has just ended."""
+        while self.fixed and self.fixed[-1][0] >= start:
+            self.fixed.pop()
 
     def finish(self) -> list[Element]:
         """Return the top-level elements; those without words become marks."""

@@ -39,6 +39,7 @@ def test_text_has_no_tags_and_no_entities(line: str, text: str) -> None:
         ("<span translate=no>Word  Pad", ("Word Pad",)),
         ('<b translate="yes">a</b> <b title="translate=no">b</b> <br translate="no"/> <i translate="no"> </i>', ()),
         ("<code>&amp;&amp;</code> or <kbd>+</kbd>", ("&&", "+")),
+        ("<code>a</code> b<sup><code>1</code></sup> c", ("a",)),
     ],
 )
 def test_content_that_is_not_translated(line: str, fixed: tuple[str, ...]) -> None:
@@ -131,6 +132,7 @@ def test_characters_of_lines_that_are_not_well_formed_stay(line: str, translatio
         ("<b translate=no>A <i>b</i><br></b> c", "A B C", "<b translate=no>A <i>b</i><br></b> C"),
         ("a <code>b <i>c", "A B c", "A <code>b <i>c"),
         ("a <code>&nbsp;</code>", "A", "A <code>&nbsp;</code>"),
+        ("a<sup translate=no>2</sup> b", "A B", "A<sup translate=no>2</sup> B"),
     ],
 )
 def test_content_that_is_not_translated_stays_as_written(line: str, translation: str, expected: str) -> None:
