@@ -104,8 +104,9 @@ def _elements(document: str, tags: Tags, *, has_void: bool) -> list[_Element]:
     for tag, end in tags:
         text = html.unescape(document[position : tag.start()])
         if visible := text.strip():
+            space += text[: len(text) - len(text.lstrip())]  # one string for all elements
             for element in empty:
-                element.space, element.first = space + text[: len(text) - len(text.lstrip())], visible[0]
+                element.space, element.first = space, visible[0]
             empty, space = [], text[len(text.rstrip()) :]
             if any(map(str.isalnum, visible)):
                 stack[-1].has_text = True

@@ -1,5 +1,7 @@
 """Text of HTML pages and of subtitles."""
 
+import tracemalloc
+
 import pytest
 
 from nmt.keep.documents import Segment, html_segments, srt_segments
@@ -101,6 +103,16 @@ def test_elements_that_html_does_not_know_are_inline_next_to_text(document: str,
 )
 def test_inline_elements_without_text_between_them_may_be_a_list(line: str, expected: list[str] | None) -> None:
     assert [segment.text for segment in html_segments(f"<p>{line}</p>")][:-1] == (expected or [line])
+
+
+def test_empty_elements_take_linear_memory() -> None:
+    document = "<td> </td>\n" * 2_000 + "<td> a</td>"
+    tracemalloc.start()
+    try:
+        assert [segment.text for segment in html_segments(document)] == ["a", ""]
+        assert tracemalloc.get_traced_memory()[1] < 200 * len(document)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.slow
