@@ -47,6 +47,11 @@ class _Element:
     first: str = ""
 
 
+def is_xml(document: str, tags: Tags) -> bool:
+    """Return whether a document is XML, but not XHTML."""
+    return document.lstrip("\ufeff \t\r\n").startswith("<?xml") and not _has_html_root(tags)
+
+
 def block_tags(document: str, tags: Tags) -> set[int]:
     """Return the offsets of the tags of block elements.
 
@@ -54,9 +59,9 @@ def block_tags(document: str, tags: Tags) -> set[int]:
     its parent, and no block in it. In an element without such text, links and other inline elements that are separated
     by line breaks or start with a capital letter are items of a list, such as a menu.
     """
-    is_xml = document.lstrip("\ufeff \t\r\n").startswith("<?xml") and not _has_html_root(tags)
-    blocks, inline = (_XML_BLOCKS, frozenset[str]()) if is_xml else (BLOCKS, _INLINE)
-    elements = _elements(document, tags, has_void=not is_xml)
+    has_void = not is_xml(document, tags)
+    blocks, inline = (BLOCKS, _INLINE) if has_void else (_XML_BLOCKS, frozenset[str]())
+    elements = _elements(document, tags, has_void=has_void)
     # A name that stands next to text somewhere may also be nested in another inline element.
     names = {element.name for element in elements if element.parent and element.parent.has_text}
     for element in elements:

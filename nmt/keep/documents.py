@@ -6,10 +6,10 @@ Libraries such as html.parser and srt normalize their input. Here every copied c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from nmt.keep.blocks import block_tags
+from nmt.keep.blocks import block_tags, is_xml
 from nmt.keep.markup import MarkedText, apply_edits
 from nmt.keep.tags import BLOCKS, OVERRIDE, SUBTITLE_TAG, TAG, VOID, has_no_translation
 
@@ -79,6 +79,7 @@ def _blocks(document: str) -> Iterator[tuple[int, int]]:
     """Yield the ranges of a page between tags of block elements."""
     tags = list(_tags(document))
     blocks = block_tags(document, tags)
+    void = VOID & BLOCKS if is_xml(document, tags) else VOID
     start = 0
     for tag, end in tags:
         is_block = tag.start() in blocks or tag[0].startswith(("<!D", "<!d", "<?"))
@@ -86,7 +87,7 @@ def _blocks(document: str) -> Iterator[tuple[int, int]]:
         if tag.start() < start or not (is_block or is_copied):
             continue
         yield start, tag.start()
-        is_copied = is_block and _has_content(tag) and has_no_translation(tag)
+        is_copied = is_block and _has_content(tag, void) and has_no_translation(tag)
         start = _end_of_element(document, tag) if is_copied else end
     yield start, len(document)
 
@@ -100,11 +101,11 @@ def _tags(document: str) -> Iterator[tuple[re.Match[str], int]]:
         yield tag, position
 
 
-def _has_content(tag: re.Match[str]) -> bool:
-    """Return whether a tag opens an element that may have content."""
+def _has_content(tag: re.Match[str], void: Collection[str] = ()) -> bool:
+    """Return whether a tag opens an element that may have content. void: names of elements without content"""
     if not tag["name"] or tag["end"] or tag["rest"].endswith("/"):
         return False
-    return tag["name"].lower() not in VOID & BLOCKS
+    return tag["name"].lower() not in void
 
 
 def _end_of_element(document: str, tag: re.Match[str]) -> int:

@@ -45,6 +45,8 @@ def test_elements_that_must_not_be_translated_are_copied() -> None:
         "<div class='x' TRANSLATE=No><div>One</div><p>Two</p></div>Three": ["Three", ""],
         '<p title=" translate=no">One</p><p translate="yes">Two</p>': ["One", "Two", ""],
         'One<br translate="no">Two<hr translate="no"/>': ["One", "Two", ""],
+        "<table><col class=notranslate><td>One</table><map><area translate=no></map><p>Two": ["One", "Two", ""],
+        "<?xml version='1.0'?><a><link translatable='false'>One</link><b>Two</b></a>": ["Two", ""],
         '<p class="a notranslate b">One</p><p class=notranslate>Two</p><p class="notranslated">3 x</p>': ["3 x", ""],
         "<p class='notranslate'>One</p><p data-class='notranslate'>Two</p><p class='no translate'>Three</p>": [
             "Two",
