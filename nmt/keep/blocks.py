@@ -5,8 +5,10 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 
 from nmt.keep.tags import BLOCKS, VOID
 
@@ -69,13 +71,14 @@ def block_tags(document: str, tags: Tags) -> set[int]:
         is_nested = parent is not None and parent.in_text and (element.name in names or element.name in inline)
         element.in_text = (parent is not None and parent.has_text) or is_nested
         element.is_block = element.name in blocks or (element.name not in inline and not element.in_text)
+    _mark_parents(elements, inline)
     for element in elements:
-        if not element.in_text and not element.has_text and _is_list(element.filled):
-            for child in element.filled:
-                child.is_block = True
-    for element in reversed(elements):  # children first
-        if element.is_block and element.parent and element.parent.name not in inline:
-            element.parent.is_block = True
+        if not element.in_text and not element.has_text:
+            for is_block, siblings in groupby(element.filled, key=attrgetter("is_block")):
+                if not is_block and _is_list(children := list(siblings)):
+                    for child in children:
+                        child.is_block = True
+    _mark_parents(elements, inline)
     found = {tag.start() for tag, _ in tags if (tag["name"] or "").lower() in blocks}  # also those without a pair
     for element in elements:
         if element.is_block:
@@ -83,12 +86,21 @@ def block_tags(document: str, tags: Tags) -> set[int]:
     return found
 
 
+def _mark_parents(elements: Sequence[_Element], inline: Collection[str]) -> None:
+    """Make elements that contain blocks blocks, except those with the name of an inline element."""
+    for element in reversed(elements):  # children first
+        if element.is_block and element.parent and element.parent.name not in inline:
+            element.parent.is_block = True
+
+
 def _has_html_root(tags: Tags) -> bool:
     return next((tag["name"].lower() == "html" for tag, _ in tags if tag["name"]), False)
 
 
 def _is_list(elements: Sequence[_Element]) -> bool:
-    """Return whether sibling elements, without text between them, are separate texts."""
+    """Return whether sibling elements without text between them are separate texts, unlike those of CO<sub>2</sub>."""
+    if any(element.name in ("sub", "sup") for element in elements):
+        return False
     return len(elements) > 1 and (
         all(element.name == "a" for element in elements)
         or all(
