@@ -29,6 +29,7 @@ TAG = re.compile(
     re.DOTALL,
 )
 """A tag, comment, declaration or processing instruction; without its end, the last three extend to the end of text."""
+_CLOSING = tuple(".,;:!?)]")  # before these, no space separates a block from the text after it
 # Inline elements with code or the names of keys.
 _CODE = frozenset(["code", "kbd", "samp", "var"])
 # An attribute outside the values of other attributes.
@@ -153,7 +154,7 @@ class Parser:
             self._starts.append(token.end())
         else:
             self._parent.children.append(Element(tag, "", position, position))
-        if name in BLOCKS and self.text and not self.text[-1].isspace():
+        if name in BLOCKS and self.text and not (self.text[-1].isspace() or self.text[-1] in "([" or after in _CLOSING):
             self.text += " "
 
     def _close(self, name: str, tag: str, token: re.Match[str]) -> None:

@@ -23,6 +23,7 @@ from nmt.keep.markup import MarkedText, apply_edits
         ("<b>W</b><b>ord</b> <b>un</b><b>do</b> <a>x</a><a>.</a>", "Word undo x."),
         ("a.<sup>1</sup> H<sub>2</sub>O m<sup>2</sup> 1<sup>st</sup> x<sup>2</sup>y", "a. H2O m 1st x2y"),
         ("<link>a</link> <link>b", "a b"),  # as in XML
+        ("In <title>a</title>, (<title>b</title>) <p>c</p>d", "In a, (b) c d"),
         ("&copy 2020 http://a.org/?b&copy=1", "\u00a9 2020 http://a.org/?b&copy=1"),
         (f"&#{5000 * '1'}; &#65;", f"&#{5000 * '1'}; A"),  # too long for int()
     ],
