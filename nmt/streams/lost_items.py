@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from nmt.keep.items import ItemGrammar
 from nmt.logs import counted
@@ -19,10 +19,10 @@ _FORMAT = re.compile(r"%(?:[\w(#+-]|\.\d)")  # the beginning of a placeholder su
 
 @dataclass(frozen=True)
 class LostItems:
-    """Number of lines with items that their translations lack, and the kinds of the items."""
+    """Number of lines with items that their translations lack, and the kinds of the items, sorted."""
 
     lines: int = 0
-    kinds: frozenset[str] = frozenset()
+    kinds: Sequence[str] = field(default_factory=list)
 
     @classmethod
     def find(cls, pairs: Iterable[tuple[str, str]], kept: Collection[str]) -> LostItems:
@@ -40,10 +40,10 @@ class LostItems:
             if lost:
                 lines += 1
                 kinds.update(lost)
-        return cls(lines, frozenset(kinds))
+        return cls(lines, sorted(kinds))
 
     def __add__(self, other: LostItems) -> LostItems:
-        return LostItems(self.lines + other.lines, self.kinds | other.kinds)
+        return LostItems(self.lines + other.lines, sorted({*self.kinds, *other.kinds}))
 
     def describe(self, kept: Collection[str]) -> str:
         """Return the text of the warning. kept: the kinds that `--keep` preserves already"""

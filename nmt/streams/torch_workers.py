@@ -18,6 +18,7 @@ from nmt.processes.cores import num_cores
 from nmt.processes.distributed import World, start_world
 from nmt.processes.host_memory import free_host_memory, resident_memory
 from nmt.processes.parallel import map_in_order
+from nmt.streams.lost_items import LostItems
 from nmt.streams.records import Record
 from nmt.streams.windows import Wait, with_pauses
 from nmt.streams.workers import LineCounts, Load, TranslatedWindow, WindowTranslator, Workers
@@ -153,6 +154,7 @@ def _translate_in_turn(
                 fields = json.loads(encoded_result)
                 fields["lines"] = LineCounts(**fields["lines"])
                 fields["fallbacks"] = Fallbacks(**fields["fallbacks"]) if fields["fallbacks"] else None
+                fields["lost"] = LostItems(**fields["lost"])
                 yield TranslatedWindow(**fields)
 
 

@@ -135,9 +135,10 @@ def test_quiet_leaves_errors_and_warnings_alone(option: str, nmt: Nmt, model: Pa
     translate = ("translate", model, texts / "src", "--engine", "torch", "--device", "cpu")
     status, out, err = nmt(*translate)
     assert status == 0 and "lines/s" in err
-    (warning,) = [line for line in err.splitlines() if line.startswith("warning: ")]
-    assert warning.endswith(" were translated in parts; if sentences are missing, use --split-sentences")
-    assert nmt(option, *translate) == (0, out, f"{warning}\n")
+    split, lost = warnings = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert split.endswith(" were translated in parts; if sentences are missing, use --split-sentences")
+    assert lost.endswith(" lack; use --keep markup,urls,emails,placeholders")
+    assert nmt(option, *translate) == (0, out, "".join(f"{warning}\n" for warning in warnings))
     assert "--quiet and --verbose are mutually exclusive" in one_line(nmt("-q", "-v", "guide")[2])
     status, _, err = nmt(option, "translate", "nowhere")
     assert (status, one_line(err).startswith("nowhere does not exist")) == (1, True)
