@@ -174,7 +174,9 @@ def _split_values(text: str) -> list[str]:
     first, *others = parts = [part.strip() for part in _COMMA.split(values)]
     is_valid = (first or others) and all(others) and len(set(parts)) == len(parts)
     if not sign or not key.strip() or not is_valid:
-        raise RecipeError(f"--vary {text}: it must be KEY=A,B with different values, such as model.num_heads=4,8")
+        raise RecipeError(
+            f"--vary {text}: it must be KEY=A,B with different values, such as model.num_heads=4,8; only A may be empty"
+        )
     return [f"{key.strip()}={value}" for value in parts]
 
 
