@@ -10,13 +10,13 @@ a line without required phrases, and the tags are inserted into the joined trans
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import reduce
-from itertools import islice, pairwise
+from itertools import chain, pairwise
 from operator import or_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nmt.decode.glossary import Glossary, Required, forms_of
 from nmt.decode.task import Previous, TranslatorInput
@@ -99,13 +99,16 @@ def unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) -> str:
     return f"text in {names} has no spaces between words, so a tag may enclose more text than in the source"
 
 
-class _Line(NamedTuple):
+@dataclass(eq=False)
+class _Line:
     """A parsed line, its items, and the input of its first translation.
 
     grammar:     finds the items of the line and its translation
     requested:   items of its prefix, required phrases and glossary terms, which the translation may also have
     is_sentence: whether it is a sentence of a line, whose translation keeps its alignment
     first_word:  index of the first word of a sentence in its line
+    kept:        translations that have its items, with its tags
+    fallbacks:   those that it needed
     """
 
     marked: MarkedText
@@ -115,6 +118,15 @@ class _Line(NamedTuple):
     requested: list[Item]
     is_sentence: bool = False
     first_word: int = 0
+    kept: list[Translation] = field(default_factory=list)
+    fallbacks: Fallbacks = Fallbacks()
+
+    def kept_in_line(self) -> list[Translation]:
+        """Return the translations of a sentence with links to the words of its line."""
+        return [
+            replace(kept, alignment=kept.alignment and [(self.first_word + src, tgt) for src, tgt in kept.alignment])
+            for kept in self.kept
+        ]
 
 
 class PreservingTranslator:
@@ -191,22 +203,21 @@ class PreservingTranslator:
         self.lines_reused += first.lines_reused - reused
 
         def finish() -> list[list[Translation]]:
-            kept, fallbacks = self._preserve(lines, finish_first())
-            self.fallbacks += sum(fallbacks, Fallbacks(copied=sum(line.marked.too_deep for line in lines)))
-            return kept
+            self._preserve(lines, finish_first())
+            too_deep = Fallbacks(copied=sum(line.marked.too_deep for line in lines))
+            self.fallbacks += sum((line.fallbacks for line in lines), too_deep)
+            return [line.kept for line in lines]
 
         return finish
 
-    def _preserve(
-        self, lines: Sequence[_Line], n_best_lists: Sequence[Sequence[Translation]]
-    ) -> tuple[list[list[Translation]], list[Fallbacks]]:
-        """Return translations of each line that have its items, and the fallbacks that it needed."""
-        fallbacks = [Fallbacks()] * len(lines)
-        kept = self._with_items(lines, n_best_lists)
-        self._translate_sentences(lines, kept, fallbacks)
-        self._search_again(lines, n_best_lists, kept, fallbacks)
-        self._split(lines, kept, fallbacks)
-        return kept, fallbacks
+    def _preserve(self, lines: Sequence[_Line], n_best_lists: Sequence[Sequence[Translation]]) -> None:
+        """Keep translations of each line; those in `n_best_lists` if they have its items."""
+        self._keep(lines, n_best_lists)
+        self._translate_sentences([line for line in lines if not line.kept])
+        self._search_again(
+            [(line, best.text) for line, (best, *_) in zip(lines, n_best_lists, strict=True) if not line.kept]
+        )
+        self._split([line for line in lines if not line.kept])
 
     def _read(self, item: TranslatorInput) -> _Line:
         marked = self._parse(item.text)
@@ -232,19 +243,17 @@ class PreservingTranslator:
             return self.without_tags(previous)
         return self.without_tags(previous[0]), self.without_tags(previous[1])
 
-    def _with_items(
+    def _keep(
         self, lines: Sequence[_Line], n_best_lists: Sequence[Sequence[Translation]], *, allow_joined: bool = True
-    ) -> list[list[Translation]]:
-        """Return the translations of each line that have its items, with its tags. allow_joined: see `_insert`"""
-        translations = [(number, translation) for number, n_best in enumerate(n_best_lists) for translation in n_best]
-        links = self._links([(lines[number], translation) for number, translation in translations])
-        kept: list[list[Translation]] = [[] for _ in lines]
-        for (number, translation), own_links in zip(translations, links, strict=True):
-            text = self._insert(lines[number], translation.text, own_links, allow_joined=allow_joined)
+    ) -> None:
+        """Keep the translations that have the items of their line, with its tags. allow_joined: see `_insert`"""
+        pairs = [
+            (line, translation) for line, n_best in zip(lines, n_best_lists, strict=True) for translation in n_best
+        ]
+        for (line, translation), links in zip(pairs, self._links(pairs), strict=True):
+            text = self._insert(line, translation.text, links, allow_joined=allow_joined)
             if text is not None:
-                is_sentence = lines[number].is_sentence
-                kept[number].append(translation if is_sentence else replace(translation, text=text, alignment=None))
-        return kept
+                line.kept.append(translation if line.is_sentence else replace(translation, text=text, alignment=None))
 
     def _links(self, pairs: Sequence[tuple[_Line, Translation]]) -> Sequence[Links]:
         """Return the word links of each pair: the engine's, or those of an aligner trained on these pairs."""
@@ -274,27 +283,18 @@ class PreservingTranslator:
             links = link_equal_words(line.marked.text, translation, links, pairs)
         return line.marked.insert(translation, links, edits)
 
-    def _translate_sentences(
-        self, lines: Sequence[_Line], kept: list[list[Translation]], fallbacks: list[Fallbacks]
-    ) -> None:
-        """Translate the sentences of the lines without a translation in `kept` as lines, and join them."""
-        sentences = {i: self._sentences(line) for i, line in enumerate(lines) if not kept[i]}
-        parts = [sentence for sentences_of_line in sentences.values() for sentence in sentences_of_line]
-        if not parts:
+    def _translate_sentences(self, lines: Sequence[_Line]) -> None:
+        """Translate the sentences of these lines as lines, and join them."""
+        sentences = {line: parts for line in lines if (parts := self._sentences(line))}
+        all_parts = list(chain(*sentences.values()))
+        if not all_parts:
             return
-        first = self._translator.translate_inputs([part.plain for part in parts])
-        results = zip(parts, *self._preserve(parts, first), strict=True)
-        joined: dict[int, list[Translation]] = {}
-        needed: dict[int, Fallbacks] = {}
-        for i, sentences_of_line in sentences.items():
-            of_line = list(islice(results, len(sentences_of_line)))
-            if of_line:
-                joined[i] = join_ranks([[_in_line(one, sentence) for one in n_best] for sentence, n_best, _ in of_line])
-                needed[i] = reduce(or_, (fallback for _, _, fallback in of_line))
-        with_items = self._with_items([lines[i] for i in joined], list(joined.values()))
-        for i, translations in zip(joined, with_items, strict=True):
-            if translations:
-                kept[i], fallbacks[i] = translations, needed[i]
+        self._preserve(all_parts, self._translator.translate_inputs([part.plain for part in all_parts]))
+        joined = [join_ranks([part.kept_in_line() for part in parts]) for parts in sentences.values()]
+        self._keep(list(sentences), joined)
+        for line, parts in sentences.items():
+            if line.kept:
+                line.fallbacks = reduce(or_, (part.fallbacks for part in parts))
 
     def _sentences(self, line: _Line) -> list[_Line]:
         """Return the sentences of a line; none if there is only one, or if required phrases apply to the whole line."""
@@ -324,32 +324,22 @@ class PreservingTranslator:
             sentences.append(_Line(marked, line.grammar, items, plain, requested, True, first_word))
         return sentences
 
-    def _search_again(
-        self,
-        lines: Sequence[_Line],
-        n_best_lists: Sequence[Sequence[Translation]],
-        kept: list[list[Translation]],
-        fallbacks: list[Fallbacks],
-    ) -> None:
-        """Repeat the search for lines without a translation in `kept`; require items that the first one lacks."""
-        inputs: dict[int, TranslatorInput] = {}
-        for i, line in enumerate(lines):
-            if kept[i]:
-                continue
-            pairing = line.grammar.pair(line.items, line.grammar.find_target(n_best_lists[i][0].text))
+    def _search_again(self, translated: Sequence[tuple[_Line, str]]) -> None:
+        """Repeat the search for lines; require items that their first translation lacks."""
+        inputs: dict[_Line, TranslatorInput] = {}
+        for line, translation in translated:
+            pairing = line.grammar.pair(line.items, line.grammar.find_target(translation))
             missing = tuple(map(line.grammar.written, pairing.missing))
             item = line.plain._replace(required=(*line.plain.required, *missing))
             if missing and not self._can_require(item):
                 missing, item = (), line.plain
             adds_numbers = any(extra.kind == "numbers" for extra in pairing.extra)
             if missing or (adds_numbers and not self._may_have_digits(item, self._translator.require)):
-                inputs[i] = item
-        results = self._search_possible(inputs)
-        with_items = self._with_items([lines[i] for i in results], list(results.values()), allow_joined=False)
-        for i, translations in zip(results, with_items, strict=True):
-            kept[i] = translations
-            if translations:
-                fallbacks[i] |= Fallbacks(searched=1)
+                inputs[line] = item
+        self._keep(list(inputs), self._search_possible(list(inputs.values())), allow_joined=False)
+        for line in inputs:
+            if line.kept:
+                line.fallbacks |= Fallbacks(searched=1)
 
     def _can_require(self, item: TranslatorInput) -> bool:
         """Return whether a search with required phrases is better than splitting the line."""
@@ -358,18 +348,17 @@ class PreservingTranslator:
         except UserError:  # the phrases are too long for any output
             return False
 
-    def _search_possible(self, inputs: Mapping[int, TranslatorInput]) -> dict[int, list[Translation]]:
-        """Translate inputs; leave out those without an output that contains all required phrases."""
+    def _search_possible(self, inputs: Sequence[TranslatorInput]) -> list[list[Translation]]:
+        """Translate inputs; those without an output that contains all required phrases get no translations."""
         try:
-            return dict(zip(inputs, self._search(list(inputs.values())), strict=True))
+            return self._search(inputs)
         except MemoryFileError:
             raise
         except UserError:
             if len(inputs) == 1:
-                return {}
-            items = list(inputs.items())
-            half = len(items) // 2
-            return self._search_possible(dict(items[:half])) | self._search_possible(dict(items[half:]))
+                return [[]]
+            half = len(inputs) // 2
+            return self._search_possible(inputs[:half]) + self._search_possible(inputs[half:])
 
     def _search(
         self, inputs: Sequence[TranslatorInput], n_best: int | None = None, *, requires: bool = True
@@ -397,17 +386,17 @@ class PreservingTranslator:
             self._variants[digits, requires] = self._translator.with_constraints(None, digits=digits, requires=requires)
         return self._variants[digits, requires]
 
-    def _split(self, lines: Sequence[_Line], kept: list[list[Translation]], fallbacks: list[Fallbacks]) -> None:
-        """Translate the text between the items of the lines without a translation in `kept`."""
-        segments = {i: split_at_items(line.marked.text, line.items) for i, line in enumerate(lines) if not kept[i]}
-        inputs = [item for i in segments for item in self._inputs_of_segments(lines[i], segments[i])]
+    def _split(self, lines: Sequence[_Line]) -> None:
+        """Translate the text between the items of these lines."""
+        segments = {line: split_at_items(line.marked.text, line.items) for line in lines}
+        inputs = [item for line, own in segments.items() for item in self._inputs_of_segments(line, own)]
         results = iter(self._search(inputs, 1, requires=False))
-        for i, segments_of_line in segments.items():
-            translations = [next(results)[0] for segment in segments_of_line if segment.is_translated]
-            joined, fallbacks[i] = self._join_segments(lines[i], segments_of_line, translations)
-            kept[i] = [joined]
-            if not self._meets_constraints(lines[i], joined.text):
-                fallbacks[i] |= Fallbacks(unmet=1)
+        for line, own in segments.items():
+            translations = [next(results)[0] for segment in own if segment.is_translated]
+            joined, line.fallbacks = self._join_segments(line, own, translations)
+            line.kept = [joined]
+            if not self._meets_constraints(line, joined.text):
+                line.fallbacks |= Fallbacks(unmet=1)
 
     def _inputs_of_segments(self, line: _Line, segments: Sequence[Segment]) -> list[TranslatorInput]:
         """Return an input for each text to translate.
@@ -485,12 +474,6 @@ class PreservingTranslator:
             for segment, start, links in joined
             for source, target in links
         ]
-
-
-def _in_line(translation: Translation, sentence: _Line) -> Translation:
-    """Return the translation of a sentence with links to the words of its line."""
-    links = translation.alignment
-    return replace(translation, alignment=links and [(sentence.first_word + src, tgt) for src, tgt in links])
 
 
 def _folded(text: str) -> str:
