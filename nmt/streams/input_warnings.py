@@ -1,13 +1,12 @@
-"""Warnings of text that is probably misread and of conflicting options, given while the input is translated."""
+"""Warnings of text that is probably misread and of constraints without effect, given while it is translated."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nmt.decode.glossary import Required, forms_of
 from nmt.logs import counted, warn
 from nmt.streams.records import Record, warn_of_format
 from nmt.streams.source import Source
@@ -16,7 +15,6 @@ from nmt.text.lines import is_csv_quoted, is_header
 from nmt.text.splitting import contains_phrase
 
 _ENCODING = re.compile(r"""<(?:meta|\?xml)\b[^<>]*\b(?:charset|encoding)\s*=\s*["']?([\w-]+)""", re.IGNORECASE)
-_LONE_SURROGATE = re.compile(r"(?i)\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]")  # escaped in JSON
 
 Windows = Iterator[list[Record]]
 
@@ -52,10 +50,6 @@ def with_warnings(windows: Windows, source: Source, settings: Mapping[str, Any],
         windows = _with_column_warnings(windows, source.name)
     if reader.format == "jsonl":
         windows = _with_field_warnings(windows, source.name)
-    for phrase, bias in settings.get("decode.bias", {}).items():
-        forbidden = _first_in(phrase, settings.get("decode.forbid", ()))
-        if bias > 0 and forbidden:
-            warn(f"bias prefers {phrase!r}, which contains the forbidden phrase {forbidden!r}; remove one of them")
     windows = _with_forbidden_warnings(windows, source, settings)
     if is_language_model:  # it also continues blank lines
         return windows
@@ -128,22 +122,15 @@ def _with_column_warnings(windows: Windows, name: str) -> Windows:
 
 
 def _with_field_warnings(windows: Windows, name: str) -> Windows:
-    """Warn, at the end, of lone surrogates in JSON Lines and of fields that the output replaces."""
-    invalid, replaced = _AffectedLines(), _AffectedLines()
+    """Warn, at the end, of fields of JSON Lines that the output replaces."""
+    replaced = _AffectedLines()
     fields: dict[str, None] = {}
     for window in windows:
         for record in window:
-            if "\ufffd" in (record.text or "") and _LONE_SURROGATE.search(record.line):
-                invalid.add(record.number)
             if record.replaced:
                 replaced.add(record.number)
                 fields |= dict.fromkeys(record.replaced)
         yield window
-    if invalid.count:
-        warn(
-            f"{invalid.describe(name)} half of a surrogate pair, such as \\ud83d alone, which is not a character; it "
-            "was translated as U+FFFD; fix the text"
-        )
     if replaced.count:
         names = ", ".join(map(repr, fields))
         warn(
@@ -174,50 +161,21 @@ def _has_text(record: Record) -> bool:
 
 
 def _with_forbidden_warnings(windows: Windows, source: Source, settings: Mapping[str, Any]) -> Windows:
-    """Warn immediately of forbidden phrases in required phrases, and at the end of those in prefixes."""
-    num_prefixes = 0
-    first_prefix = conflict = ""
+    """Warn, at the end, of prefixes with forbidden phrases."""
+    count = 0
+    first = ""
     for window in windows:
         for record in window:
             forbidden = (*settings.get("decode.forbid", ()), *record.forbidden)
-            if not forbidden or not _has_text(record):
+            if not record.prefix or not _has_text(record):
                 continue
-            place = source.reader.place(record)
-            in_prefix = record.prefix and _first_in(record.prefix, forbidden, ignores_case=True)
-            if in_prefix:
-                num_prefixes += 1
-                first_prefix = first_prefix or f"{in_prefix!r} in {place}"
-            if not conflict:  # only the first: the search will report that no translation is possible
-                conflict = _find_conflict(_required(record, source, settings), forbidden)
-                if conflict:
-                    warn(f"{place} requires {conflict}; remove one of them")
+            contained = [phrase for phrase in forbidden if contains_phrase(record.prefix, phrase, ignores_case=True)]
+            if contained:
+                count += 1
+                first = first or f"{contained[0]!r} in {source.reader.place(record)}"
         yield window
-    if num_prefixes:
+    if count:
         warn(
-            f"{counted(num_prefixes, 'line')} {_have(num_prefixes)} a prefix with a forbidden phrase (first: "
-            f"{first_prefix}; case is ignored); the prefix takes precedence; change one of them"
+            f"{counted(count, 'line')} {_have(count)} a prefix with a forbidden phrase (first: {first}; case is "
+            "ignored); the prefix takes precedence; change one of them"
         )
-
-
-def _required(record: Record, source: Source, settings: Mapping[str, Any]) -> list[Required]:
-    """Return the phrases and terms that the translation of a record must contain."""
-    required = [*settings.get("decode.require", ()), *record.required]
-    glossary = record.glossary(source.glossary)
-    if glossary is not None and settings.get("decode.glossary_mode") != "annotate" and "keep" not in settings:
-        required += glossary.required(record.text or "")
-    return required
-
-
-def _find_conflict(required: Iterable[Required], forbidden: Sequence[str]) -> str:
-    """Describe the first required phrase all of whose alternatives contain a forbidden phrase; "" if there is none."""
-    for phrase in required:
-        alternatives = forms_of(phrase)
-        contained = [_first_in(alternative, forbidden) for alternative in alternatives]
-        if all(contained):
-            return f"{' or '.join(map(repr, alternatives))}, which contains the forbidden phrase {contained[0]!r}"
-    return ""
-
-
-def _first_in(text: str, phrases: Iterable[str], *, ignores_case: bool = False) -> str:
-    """Return the first of the phrases that a text contains; "" if there is none."""
-    return next((phrase for phrase in phrases if contains_phrase(text, phrase, ignores_case=ignores_case)), "")

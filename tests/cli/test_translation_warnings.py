@@ -98,16 +98,6 @@ def test_likely_mistakes_in_tsv_give_a_warning(
     assert f"warning: {warned.format(name=name)}" in err if warned else "warning" not in err
 
 
-def test_lone_surrogates_are_named(model: Path, nmt: Nmt, tmp_path: Path) -> None:
-    """JSON can express them."""
-    lines = ['{"text": "a dog \\ud83d\\ude00"}', '{"text": "a \\ud800 dog"}', '{"text": "a dog\\ude00"}']
-    name = tmp_path / "in.jsonl"
-    assert "warning" not in translate_lines(nmt, model, name, lines[:1])[1]
-    out, err = translate_lines(nmt, model, name, lines)
-    assert out.count("\n") == 3
-    assert f"warning: 2 lines of {name} (first: line 2) have half of a surrogate pair" in err
-
-
 @pytest.mark.parametrize(
     ("lines", "options", "warned"),
     [
@@ -182,68 +172,6 @@ def test_forbidden_phrases_in_prefixes_are_named(
         command = ("translate", model, tmp_path / "in.tsv", "--header", "--prefixes", tmp_path / "prefixes", *options)
         err = nmt(*command)[2]
         assert f"warning: {warned.replace('line 2', 'line 3')}" in err if warned else "warning" not in err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("required", "options", "warned"),
-    [
-        (
-            ["old dog"],
-            ("--set", "forbid=['dog']"),
-            "line 2 requires 'old dog', which contains the forbidden phrase 'dog'",
-        ),
-        (
-            [["dog", "a dog"]],
-            ("--set", "forbid=['dog']"),
-            "line 2 requires 'dog' or 'a dog', which contains the forbidden",
-        ),
-        ([], ("--set", "forbid=['dog']", "--set", "require=['a dog']"), "line 1 requires 'a dog', which contains the"),
-        ([["dog", "cat"]], ("--set", "forbid=['dog']"), ""),
-        (["dog"], ("--set", "forbid=['og', 'a dog']"), ""),
-    ],
-)
-def test_forbidden_phrases_in_required_ones_are_named(
-    model: Path, nmt: Nmt, tmp_path: Path, required: list[object], options: tuple[str, ...], warned: str
-) -> None:
-    lines = [{"text": "a dog"}, {"text": "a cat", "required": required}]
-    (tmp_path / "in.jsonl").write_bytes(as_bytes([json.dumps(line) for line in lines]))
-    longer = ("--set", "max_length_ratio=3", "--set", "max_extra_tokens=20")
-    search = ("--engine", "torch", "--precision", "fp32", *longer)
-    status, _, err = nmt("translate", model, tmp_path / "in.jsonl", *search, *options)
-    assert (f"warning: {warned}" in err and "no translation is possible" in err) if warned else "warning" not in err
-    assert status == bool(warned), err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("terms", "warned"),
-    [
-        ("cat\told dog", "line 2 requires 'old dog' or 'Old dog', which contains the forbidden phrase 'dog'"),
-        ("cat\told dog|cat", ""),
-        ("cow\told dog", ""),
-    ],
-)
-def test_forbidden_phrases_in_terms_are_named(model: Path, nmt: Nmt, tmp_path: Path, terms: str, warned: str) -> None:
-    source, target = terms.split("\t")
-    (tmp_path / "terms.tsv").write_text(f"{terms}\n")
-    (tmp_path / "in.txt").write_text("a dog\na cat\n")
-    own = {"text": "a cat", "glossary": [[source, target.split("|")]]}
-    (tmp_path / "in.jsonl").write_text(f'{{"text": "a dog"}}\n{json.dumps(own)}\n')
-    search = ("--engine", "torch", "--precision", "fp32", "--set", "max_extra_tokens=20", "--set", "forbid=['dog']")
-    for given in ((tmp_path / "in.txt", "--glossary", tmp_path / "terms.tsv"), (tmp_path / "in.jsonl",)):
-        status, _, err = nmt("translate", model, *given, *search)
-        assert (f"warning: {warned}" in err and "no translation is possible" in err) if warned else "warning" not in err
-        assert status == bool(warned), err
-
-
-@pytest.mark.slow
-def test_a_preferred_phrase_that_is_forbidden_is_named(model: Path, nmt: Nmt, sentences: Path) -> None:
-    search = ("--engine", "torch", "--precision", "fp32", "--set", "forbid=['dog', 'cat']")
-    for phrase, value, is_named in (("a dog", 1, True), ("a dog", -1, False), ("a doge", 1, False)):
-        status, _, err = nmt("translate", model, sentences, *search, "--set", f"bias.{phrase}={value}")
-        assert status == 0, err
-        assert ("warning: bias prefers 'a dog', which contains the forbidden phrase 'dog';" in err) == is_named
 
 
 @pytest.mark.slow
