@@ -73,10 +73,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Mark:
-    """A position at which a part can be resumed: number of records, size in bytes, and SHA-256 of the input so far.
-
-    output: SHA-256 of the part so far; "" in journals of earlier versions
-    """
+    """A position at which a part can be resumed: number of records, size in bytes, and SHA-256 of input and part."""
 
     records: int = 0
     bytes: int = 0
@@ -294,7 +291,7 @@ def _find_start(part: Path, origin: Origin, before: Origin | None, marks: list[M
             f"{part} was made with other settings: {'; '.join(differences)}; --resume needs the same settings; restore "
             "them, or use --restart to start over"
         )
-    if marks[-1].output and marks[-1].output != _digest_of(part, marks[-1].bytes).hexdigest():
+    if marks[-1].output != _digest_of(part, marks[-1].bytes).hexdigest():
         raise changed
     return marks[-1]
 
@@ -340,8 +337,6 @@ def _read_journal(file: FileIO) -> tuple[Origin | None, list[Mark], list[int]]:
         head = json.loads(first)
         if head.pop("format") != _FORMAT:
             return None, [], []
-        if "facts" in head:  # the key in earlier versions
-            head["settings"] = head.pop("facts")
         origin = Origin(**head)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None, [], []

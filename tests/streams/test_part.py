@@ -267,16 +267,6 @@ def test_different_origin_is_an_error(tmp_path: Path) -> None:
         assert part.start.records == 20, "the path of the model may differ"
 
 
-def test_a_journal_of_an_earlier_version_can_be_resumed(tmp_path: Path) -> None:
-    interrupt(tmp_path / "out", 20)
-    journal = journal_path(part_path(tmp_path / "out"))
-    text = journal.read_text()
-    assert text.count('"settings"') == 1
-    journal.write_text(text.replace('"settings"', '"facts"'))
-    with open_part(tmp_path / "out", ORIGIN, resume=True) as part:
-        assert part.start.records == 20
-
-
 def test_an_undecodable_file_name_in_the_origin_can_be_resumed(tmp_path: Path) -> None:
     origin = Origin({"glossary-report": os.fsdecode(b"report-\xff.tsv")})
     with pytest.raises(KeyboardInterrupt), open_part(tmp_path / "out", origin) as part:
