@@ -36,10 +36,18 @@ _FORMATS: Mapping[str, Format] = {
     ".xhtml": "html",
     ".srt": "srt",
 }
-_OTHER_SUBTITLES = (".ass", ".sbv", ".ssa", ".sub", ".ttml", ".vtt")
-_TEST_SETS = (".sgm", ".sgml", ".xml")
-_LOCALIZATION = (".po", ".pot", ".properties", ".tmx", ".xlf", ".xliff", ".yaml", ".yml")
-_TYPESETTING = (".adoc", ".markdown", ".md", ".rst", ".tex")
+_MARKUP = "as its markup would be translated"
+_UNSUPPORTED = {
+    ".ass .sbv .ssa .sub .ttml .vtt": "; subtitles must be .srt; convert them, or choose a format with --input-format",
+    ".sgm .sgml .xml": (
+        f", {_MARKUP}; use --input-format html to translate the text between tags, or data.test of a recipe to score it"
+    ),
+    ".po .pot .properties .tmx .xlf .xliff .yaml .yml": (
+        f", {_MARKUP}; extract the segments, or choose a format with --input-format"
+    ),
+    ".adoc .markdown .md .rst .tex": f", {_MARKUP}; convert it to HTML, or choose a format with --input-format",
+}
+"""Why a file is not translated and what to do, by extensions."""
 _OPTIONAL_FIELDS = ("n_best", "alignment")  # of JSON Lines
 _JSON_LINE = re.compile(r'\{\s*"')
 _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
@@ -58,22 +66,14 @@ def format_of_file(path: Path, *, is_output: bool = False) -> Format | None:
     other than SubRip, would be translated with its markup or time codes.
     """
     ending = _extension(path)
-    if ending not in (*_OTHER_SUBTITLES, *_TEST_SETS, *_LOCALIZATION, *_TYPESETTING):
-        return _FORMATS.get(ending)
-    if is_output:
-        raise CommandError(
-            f"{path}: {ending} output is not supported; choose another name, or a format with --output-format"
-        )
-    wrong = f"{path}: {ending} is not supported"
-    if ending in _OTHER_SUBTITLES:
-        raise CommandError(f"{wrong}; subtitles must be .srt; convert them, or choose a format with --input-format")
-    if ending in _TEST_SETS:
-        remedy = "use --input-format html to translate the text between tags, or data.test of a recipe to score it"
-    elif ending in _TYPESETTING:
-        remedy = "convert it to HTML, or choose a format with --input-format"
-    else:
-        remedy = "extract the segments, or choose a format with --input-format"
-    raise CommandError(f"{wrong}, as its markup would be translated; {remedy}")
+    for endings, reason in _UNSUPPORTED.items():
+        if ending in endings.split():
+            if not is_output:
+                raise CommandError(f"{path}: {ending} is not supported{reason}")
+            raise CommandError(
+                f"{path}: {ending} output is not supported; choose another name, or a format with --output-format"
+            )
+    return _FORMATS.get(ending)
 
 
 def choose_format(path: Path, given: Format | None, default: Format, source: Path | None = None) -> Format:
