@@ -13,14 +13,11 @@ from pathlib import Path
 from time import monotonic
 
 from nmt.errors import CommandError, UserError
-from nmt.keep.translator import Fallbacks
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
-from nmt.streams.context import split_documents
 from nmt.streams.input_warnings import with_warnings
-from nmt.streams.lost_items import LostItems
 from nmt.streams.output import Output, Stream
 from nmt.streams.part import InputDigest, Origin, PartFile
 from nmt.streams.records import DOCUMENT_FORMATS, Record
@@ -34,7 +31,7 @@ from nmt.streams.windows import (
     split_windows,
     window_of_file,
 )
-from nmt.streams.workers import LineCounts, Load, TranslatedWindow, Workers
+from nmt.streams.workers import Counts, Load, TranslatedWindow, Workers
 from nmt.text.lines import read_lines
 
 _MOSES = re.compile(r"[0-9]+ \|\|\| ")
@@ -75,6 +72,11 @@ class TranslationJob:
                 raise UserError(
                     f"{self.source.name} cannot be read by {workers.size} processes; under torchrun the input must be "
                     "a file; save its content to a file"
+                )
+            if (workers.processes or 1) > 1 and self.source.pipe is not None and self.source.reader.context.has_target:
+                raise UserError(
+                    "several processes cannot translate a pipe with this model, which needs the translations of "
+                    "previous lines; translate a file, or leave out --processes"
                 )
             state = self.source.file_state()
             count = self.source.check()
@@ -224,16 +226,20 @@ class TranslationJob:
         """Split records into windows; count: lines of a file."""
         pipe = self.source.pipe
         factor = GPU_FACTOR if workers.on_gpu else 1
-        max_characters = factor * MAX_WINDOW_CHARACTERS
         if pipe is not None:
-            size = self.window or factor * MAX_WINDOW
-            return split_windows(records, size, pipe.wait, self.max_delay, max_characters=max_characters)
-        size = factor * SINGLE_PROCESS_WINDOW
-        if workers.splits_files:
+            size = factor * MAX_WINDOW
+        elif workers.splits_files:
             size = window_of_file(count or 0, on_gpu=workers.on_gpu)
-        if self.source.reader.context.has_target:
-            return split_documents(records, self.window or size, max_characters)
-        return split_windows(records, self.window or size, max_characters=max_characters)
+        else:
+            size = factor * SINGLE_PROCESS_WINDOW
+        return split_windows(
+            records,
+            self.window or size,
+            None if pipe is None else pipe.wait,
+            self.max_delay,
+            max_characters=factor * MAX_WINDOW_CHARACTERS,
+            whole_documents=pipe is None and self.source.reader.context.has_target,
+        )
 
     def _write(
         self,
@@ -241,88 +247,73 @@ class TranslationJob:
         results: Iterator[TranslatedWindow],
         digests: deque[str],
         count: int | None,
-        done: int,
+        done_before: int,
         device: str,
     ) -> Callable[[], None]:
-        """Write the results after `done` records, and return the function that logs a summary.
+        """Write the results after `done_before` records, and return the function that logs a summary.
 
         digests: of the input up to the end of each window
         """
         is_document = self.source.reader.format in DOCUMENT_FORMATS  # without marks, because it cannot be resumed
-        done_before = done
-        lines = LineCounts()
-        tokens = 0
-        header = "" if done else self.output.header  # comes with the first result, after the model is loaded
-        fallbacks: Fallbacks | None = None
-        lost = LostItems()
+        counts = Counts()
+        header = "" if done_before else self.output.header  # comes with the first result, after the model is loaded
         try:
-            with _progress_bar(count, self.source.is_terminal, done) as bar:
+            with _progress_bar(count, self.source.is_terminal, done_before) as bar:
                 for result in results:
                     self.report.add(result.terms)
-                    done += result.num_lines
+                    done = done_before + counts.lines + result.counts.lines
                     sink.write(header + result.text, 0 if is_document else done, digests.popleft())
                     header = ""
-                    lines += result.lines
-                    tokens += result.tokens
-                    lost += result.lost
-                    if result.fallbacks:
-                        fallbacks = result.fallbacks + (fallbacks or Fallbacks())
-                    bar.advance(result.num_lines)
+                    counts += result.counts
+                    bar.advance(result.counts.lines)
                 if header:
                     sink.write(header, 0, "")
         except Interrupted:
             if isinstance(sink, PartFile) and not is_document:  # a resumed command counts only its own lines
-                self._report_lines(lines, fallbacks, lost)
+                self._report_lines(counts)
             raise
-        if not done:
+        if not done_before + counts.lines:
             warn(f"{self.source.name} has no lines to translate; check the input")
         if done_before:
             first = f"the first {counted(done_before, 'line')} {_were(done_before)} translated earlier"
             say(f"{first}; warnings count only the others")
-        return partial(self._summarize, lines, fallbacks, lost, done - done_before, tokens, device)
+        return partial(self._summarize, counts, device)
 
-    def _summarize(
-        self,
-        lines: LineCounts,
-        fallbacks: Fallbacks | None,
-        lost: LostItems,
-        translated: int,
-        tokens: int,
-        device: str,
-    ) -> None:
-        self._report_lines(lines, fallbacks, lost)
+    def _summarize(self, counts: Counts, device: str) -> None:
+        self._report_lines(counts)
         self.report.log()
         seconds = monotonic() - self.started
-        speed = f"{translated / seconds:,.1f} lines/s, {tokens / seconds:,.0f} tokens/s"
-        took = f"{counted(translated, 'line')} in {format_duration(seconds)} ({speed})"
+        speed = f"{counts.lines / seconds:,.1f} lines/s, {counts.tokens / seconds:,.0f} tokens/s"
+        took = f"{counted(counts.lines, 'line')} in {format_duration(seconds)} ({speed})"
         models = " + ".join(map(str, self.models))
-        reused = f"; {counted(lines.reused, 'line')} reused from {self.memory} or repeated" if self.memory else ""
+        reused = f"; {counted(counts.reused, 'line')} reused from {self.memory} or repeated" if self.memory else ""
         say(f"translated {took} with {models} on {device}; {self.note}{reused}")
 
-    def _report_lines(self, lines: LineCounts, fallbacks: Fallbacks | None, lost: LostItems) -> None:
-        self._warn_of_long(lines)
+    def _report_lines(self, counts: Counts) -> None:
+        """Warn of lines with problems."""
+        self._warn_of_long(counts)
         metadata = read_model_metadata(find_model(self.models[0]))
         # Summaries and continuations of a language model need not have the items.
-        if lost.lines and not metadata.is_language_model and metadata.src_lang != metadata.tgt_lang:
+        if counts.lost.lines and not metadata.is_language_model and metadata.src_lang != metadata.tgt_lang:
             kept = self.origin.settings.get("keep", "")
-            warn(lost.describe(kept.split(",") if kept else []))
-        if fallbacks:
-            say(fallbacks.describe())
-        if fallbacks and fallbacks.unmet:
-            warn(fallbacks.describe_unmet())
+            warn(counts.lost.describe(kept.split(",") if kept else []))
+        if counts.fallbacks:
+            say(counts.fallbacks.describe())
+        if counts.fallbacks and counts.fallbacks.unmet:
+            warn(counts.fallbacks.describe_unmet())
 
-    def _warn_of_long(self, lines: LineCounts) -> None:
+    def _warn_of_long(self, counts: Counts) -> None:
         settings = self.origin.settings
         is_hinted = not settings.get("decode.split_sentences") and not settings.get("decode.trees")
         hint = "; if sentences are missing, use --split-sentences" if is_hinted else ""
-        if lines.split:
-            were = _were(lines.split)
+        if counts.split:
+            were = _were(counts.split)
             result = "truncated" if settings.get("decode.long_lines") == "truncate" else f"translated in parts{hint}"
-            warn(f"{counted(lines.split, 'line')} {were} too long for the model and {were} {result}")
-        if lines.longer:
+            warn(f"{counted(counts.split, 'line')} {were} too long for the model and {were} {result}")
+        if counts.longer:
             warn(
-                f"{counted(lines.longer, 'line')} {_were(lines.longer)} longer than any sentence of the training text; "
-                f"check the translations{hint}"
+                f"{counted(counts.longer, 'line')} {_were(counts.longer)} longer than any sentence of the training "
+                f"text; check the translations{hint}"
             )
 
 

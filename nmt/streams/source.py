@@ -6,18 +6,20 @@ import math
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from time import monotonic
 
 from nmt.decode.glossary import Glossary, split_forms
+from nmt.decode.task import Previous
 from nmt.errors import UserError
 from nmt.logs import counted
 from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe
-from nmt.streams.context import with_context
 from nmt.streams.records import DOCUMENT_FORMATS, Record, RecordReader
+from nmt.text.context import is_blank
 from nmt.text.lines import (
     MAX_LINE_BYTES,
     STANDARD_STREAM,
@@ -201,6 +203,27 @@ class Source:
 def _with_required(record: Record, line: str) -> Record:
     phrases = [split_forms(phrase) for phrase in line.split("\t") if phrase.strip()]
     return replace(record, required=(*record.required, *phrases))
+
+
+def with_context(records: Iterable[Record], context: Context) -> Iterator[Record]:
+    """Yield records with the previous texts as context; a blank text ends a document.
+
+    A record with its own context starts a document after that context. If the model needs translations of the context,
+    only the first record of a document has a context, possibly empty: the others need translations not yet known.
+    """
+    recent: deque[Previous] = deque(maxlen=context.size)
+    is_first = True
+    for record in records:
+        text = record.text or ""
+        if record.context is not None:
+            recent = deque(record.context, maxlen=context.size)
+            is_first = True
+        yield replace(record, context=tuple(recent) if is_first or not context.has_target else None)
+        is_first = is_blank(text)
+        if is_first:
+            recent.clear()
+        else:
+            recent.append(text)
 
 
 class PipeLines:

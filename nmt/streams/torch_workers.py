@@ -11,17 +11,16 @@ from itertools import chain, islice
 from typing import Any, cast
 
 import torch
+from pydantic import TypeAdapter
 
 from nmt.errors import UserError
-from nmt.keep.translator import Fallbacks
 from nmt.processes.cores import num_cores
 from nmt.processes.distributed import World, start_world
 from nmt.processes.host_memory import free_host_memory, resident_memory
 from nmt.processes.parallel import map_in_order
-from nmt.streams.lost_items import LostItems
 from nmt.streams.records import Record
 from nmt.streams.windows import Wait, with_pauses
-from nmt.streams.workers import LineCounts, Load, TranslatedWindow, WindowTranslator, Workers
+from nmt.streams.workers import Load, TranslatedWindow, WindowTranslator, Workers
 
 # While a worker process starts, the current process could translate about 500 lines with a small model.
 LINES_PER_PROCESS = 500
@@ -70,10 +69,9 @@ def start_torch_workers(device: str, processes: int | None, threads: int | None 
 
 @dataclass(frozen=True, kw_only=True)
 class _TorchWorkers(Workers):
-    """Workers with torch. processes: None chooses the number from the line count of the file"""
+    """Workers with torch."""
 
     world: World
-    processes: int | None
 
     def require_same(self, options: Mapping[str, Any]) -> None:
         self.world.require_same_options(options)
@@ -101,18 +99,12 @@ class _TorchWorkers(Workers):
         """
         # For a file, the other workers start without a pause, unless the memory of the first determines their number.
         pause = [] if self.processes and wait is None else [None]
-        jobs = chain([_GET_STATUS], pause, with_pauses(windows, wait))
+        jobs = chain([_GET_SIZE], pause, with_pauses(windows, wait))
         results = map_in_order(partial(_start_worker, load), jobs, processes, option="--processes")
-        status = next(results)
-        assert isinstance(status, _Status)
-        if wait is not None and status.needs_translations:
-            results.close()
-            raise UserError(
-                "several processes cannot translate a pipe with this model, which needs the translations of previous "
-                "lines; translate a file, or leave out --processes"
-            )
+        resident_bytes = next(results)
+        assert isinstance(resident_bytes, int)
         if self.processes is None:
-            fitting = choose_num_processes(num_lines, num_cores(), _fitting_processes(status.resident_bytes))
+            fitting = choose_num_processes(num_lines, num_cores(), _fitting_processes(resident_bytes))
             if fitting < processes:
                 results.close()
                 return replace(self, processes=fitting).translate(load, windows, wait, num_lines)
@@ -143,6 +135,7 @@ def _translate_in_turn(
 
     All processes must read the same windows.
     """
+    decode = TypeAdapter(TranslatedWindow).validate_json
     while round_of_windows := list(islice(windows, world.size)):
         encoded: list[str] = []  # at most one result
         if world.rank < len(round_of_windows):
@@ -151,35 +144,14 @@ def _translate_in_turn(
         world.barrier_without_timeout()
         for encoded_results in world.gather_text(encoded) or []:
             for encoded_result in encoded_results:
-                fields = json.loads(encoded_result)
-                fields["lines"] = LineCounts(**fields["lines"])
-                fields["fallbacks"] = Fallbacks(**fields["fallbacks"]) if fields["fallbacks"] else None
-                fields["lost"] = LostItems(**fields["lost"])
-                yield TranslatedWindow(**fields)
+                yield decode(encoded_result)
 
 
-@dataclass(frozen=True)
-class _Status:
-    """The status of a worker process that has loaded the model.
-
-    needs_translations: whether a line needs the translations of the previous lines of its document
-    """
-
-    resident_bytes: int
-    needs_translations: bool
+# The job that returns the resident memory in bytes of a process that has loaded the model: an empty window.
+_GET_SIZE: list[Record] = []
 
 
-# The job that returns the status: an empty window.
-_GET_STATUS: list[Record] = []
-
-
-def _start_worker(load: Load) -> Callable[[list[Record]], TranslatedWindow | _Status]:
+def _start_worker(load: Load) -> Callable[[list[Record]], TranslatedWindow | int]:
     torch.set_num_threads(1)
     translate_window = load()
-
-    def work(window: list[Record]) -> TranslatedWindow | _Status:
-        if window:
-            return translate_window(window)
-        return _Status(resident_memory(), translate_window.translator.context.has_target)
-
-    return work
+    return lambda window: translate_window(window) if window else resident_memory()

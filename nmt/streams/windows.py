@@ -43,24 +43,32 @@ def split_windows(
     delay: float = 0.0,
     *,
     max_characters: int = MAX_WINDOW_CHARACTERS,
+    whole_documents: bool = False,
 ) -> Iterator[list[Record]]:
     """Yield windows of at most `size` records; a window that reaches `max_characters` ends.
 
     wait:  returns whether a record or the end of the input arrives within a number of seconds; None for a file
     delay: with `wait`, a window ends this many seconds after its first record
+    whole_documents: whether a full window of a file also has the rest of its last document, for models that need
+                     translations of the context; it depends only on its own first record, as a resumed command needs
 
     A UserError of `records` is raised after the records before it have been yielded.
     """
     window: list[Record] = []
     characters, end = 0, 0.0
+    is_full = False
     try:
         for record in records:
+            if is_full and whole_documents and record.context is not None:
+                yield window
+                window, characters = [], 0
             end = end if window else monotonic() + delay
             window.append(record)
             characters += len(record.line)
             is_full = len(window) >= size or characters >= max_characters
+            may_end = is_full and not whole_documents
             # Past the end of the delay, `wait(0.0)` still accepts records that are already available.
-            if is_full or (wait is not None and not wait(max(end - monotonic(), 0.0))):
+            if may_end or (wait is not None and not wait(max(end - monotonic(), 0.0))):
                 yield window
                 window, characters = [], 0
     except UserError:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nmt.decode.context import document_rounds
 from nmt.decode.glossary import Glossary
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.errors import MemoryFileError, UserError
 from nmt.keep.translator import Fallbacks, PreservingTranslator
-from nmt.streams.context import rounds
 from nmt.streams.lost_items import LostItems
 from nmt.streams.records import Record, RecordWriter
 from nmt.streams.term_report import format_use
@@ -29,52 +29,46 @@ _Finish: TypeAlias = Callable[[], dict[int, list[Translation]]]
 
 
 @dataclass(frozen=True)
-class LineCounts:
-    """Numbers of lines.
+class Counts:
+    """What was translated, for the final messages.
 
-    split:  longer than the maximum length of the model, see `decode.long_lines`
-    longer: not split, but longer than any sentence of the training text
-    reused: found in a translation memory, or equal to an earlier line of the same window
+    lines:     see `Record.is_line`
+    tokens:    of the best translations
+    split:     lines longer than the maximum length of the model, see `decode.long_lines`
+    longer:    lines that are not split, but longer than any sentence of the training text
+    reused:    lines found in a translation memory, or equal to an earlier line of the same window
+    fallbacks: of `PreservingTranslator`; None without it
+    lost:      items that the translations lack
     """
 
+    lines: int = 0
+    tokens: int = 0
     split: int = 0
     longer: int = 0
     reused: int = 0
+    fallbacks: Fallbacks | None = None
+    lost: LostItems = field(default_factory=LostItems)
 
-    @classmethod
-    def of(cls, translators: Sequence[AnyTranslator]) -> LineCounts:
-        """Return the sums of what these translators have counted so far."""
-        return cls(
-            sum(translator.lines_split for translator in translators),
-            sum(translator.lines_longer for translator in translators),
-            sum(translator.lines_reused for translator in translators),
+    def __add__(self, other: Counts) -> Counts:
+        fallbacks = [counts.fallbacks for counts in (self, other) if counts.fallbacks]
+        return Counts(
+            self.lines + other.lines,
+            self.tokens + other.tokens,
+            self.split + other.split,
+            self.longer + other.longer,
+            self.reused + other.reused,
+            sum(fallbacks, Fallbacks()) if fallbacks else None,
+            self.lost + other.lost,
         )
-
-    def __add__(self, other: LineCounts) -> LineCounts:
-        return LineCounts(self.split + other.split, self.longer + other.longer, self.reused + other.reused)
-
-    def __sub__(self, other: LineCounts) -> LineCounts:
-        return LineCounts(self.split - other.split, self.longer - other.longer, self.reused - other.reused)
 
 
 @dataclass(frozen=True)
 class TranslatedWindow:
-    """The output of a window.
-
-    terms:     the uses of glossary terms, see `nmt.streams.term_report`
-    num_lines: lines, see `Record.is_line`
-    tokens:    tokens of the best translations
-    fallbacks: fallbacks of `PreservingTranslator`; None without it
-    lost:      items that the translations lack
-    """
+    """The output of a window. terms: the uses of glossary terms, see `nmt.streams.term_report`"""
 
     text: str
     terms: str
-    num_lines: int
-    tokens: int
-    lines: LineCounts
-    fallbacks: Fallbacks | None = None
-    lost: LostItems = field(default_factory=LostItems)
+    counts: Counts
 
 
 @dataclass(frozen=True)
@@ -137,12 +131,12 @@ class WindowTranslator:
     def _start_window(self, window: list[Record]) -> Callable[[], TranslatedWindow]:
         by_constraints = {(record.tag, record.forbidden): self._translator_for(record) for record in window}
         translators = list(by_constraints.values())
-        before = LineCounts.of(translators)
+        before = _special_lines(translators)
         has_target = self.translator.context.has_target
         start = self._start_documents if has_target else self._start_records
         finish = start([record for record in window if record.is_line], by_constraints)
         rest = {record.number: [Translation("", 0.0, 0.0, [])] for record in window if not record.is_line}
-        counts = LineCounts.of(translators) - before
+        split, longer, reused = (now - then for now, then in zip(_special_lines(translators), before, strict=True))
 
         def result() -> TranslatedWindow:
             found = finish() | rest
@@ -154,7 +148,7 @@ class WindowTranslator:
             num_lines = sum(record.is_line for record in window)
             pairs = ((record.text or "", found[record.number][0].text) for record in window)
             lost = LostItems.find(pairs, preserving[0].kinds if preserving else ())
-            return TranslatedWindow(text, terms, num_lines, tokens, counts, fallbacks, lost)
+            return TranslatedWindow(text, terms, Counts(num_lines, tokens, split, longer, reused, fallbacks, lost))
 
         return result
 
@@ -185,7 +179,8 @@ class WindowTranslator:
                 recent = deque(record.context, maxlen=recent.maxlen)
             documents[record.number] = recent
         found: dict[int, list[Translation]] = {}
-        for round_records in rounds(window):
+        for indices in document_rounds([record.context is None for record in window]):
+            round_records = [window[i] for i in indices]
             with_previous = [replace(record, context=tuple(documents[record.number])) for record in round_records]
             found |= self._start_records(with_previous, translators)()
             for record in round_records:
@@ -216,6 +211,15 @@ class WindowTranslator:
         return "".join(format_use(record.number, use) for use in glossary.check(source, translation))
 
 
+def _special_lines(translators: Sequence[AnyTranslator]) -> tuple[int, int, int]:
+    """Return the numbers of lines that these translators have split, found too long, and reused so far."""
+    return (
+        sum(translator.lines_split for translator in translators),
+        sum(translator.lines_longer for translator in translators),
+        sum(translator.lines_reused for translator in translators),
+    )
+
+
 @lru_cache(maxsize=32)
 def _with_constraints(translator: AnyTranslator, tag: str | None, forbidden: tuple[str, ...]) -> AnyTranslator:
     return translator.with_constraints(tag, forbidden)
@@ -229,12 +233,14 @@ class Workers:
     """The processes that translate: only the current one, or several in a subclass.
 
     size:         processes of the job; all run the same command, and the first writes the output
+    processes:    worker processes of each; None chooses the number from the line count of the file
     on_gpu:       whether windows must be large enough for GPU batches
     splits_files: whether small files are split into many windows, to have several per process
     """
 
     device: str = "cpu"
     size: int = 1
+    processes: int | None = 1
     is_main: bool = True
     on_gpu: bool = False
     splits_files: bool = False

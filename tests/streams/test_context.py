@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,17 +20,18 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.errors import CommandError, MemoryFileError
 from nmt.recipe import NO_CONTEXT, Context
-from nmt.streams.context import rounds, split_documents, with_context
 from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output
 from nmt.streams.part import InputDigest, Origin
 from nmt.streams.records import Record, RecordReader, RecordWriter
-from nmt.streams.source import Source
+from nmt.streams.source import PipeLines, Source, with_context
 from nmt.streams.term_report import TermReport
+from nmt.streams.windows import split_windows
 from nmt.streams.workers import WindowTranslator, Workers
 
 SOURCE, BOTH = Context(2), Context(2, "both")
 READER = RecordReader("text")
+split_documents = partial(split_windows, whole_documents=True)
 
 
 def records_of(lines: Sequence[str]) -> list[Record]:
@@ -112,29 +115,23 @@ def test_windows_end_with_a_document() -> None:
     records = list(with_context(records_of(["a", "b", "c", "", "d", "e", "", "f"]), BOTH))
     numbers = [record.number for record in records]
     for size in range(1, 9):
-        found = list(split_documents(records, size, 1_000))
+        found = list(split_documents(records, size, max_characters=1_000))
         assert [record.number for window in found for record in window] == numbers
         assert all(window[0].context is not None for window in found)
         assert all(len(window) >= size for window in found[:-1])
         for i, window in enumerate(found):  # a resumed translation has the same windows
-            assert list(split_documents(records[window[0].number - 1 :], size, 1_000)) == found[i:]
-    assert [len(window) for window in split_documents(records, 100, 2)] == [4, 3, 1]
+            assert list(split_documents(records[window[0].number - 1 :], size, max_characters=1_000)) == found[i:]
+    assert [len(window) for window in split_documents(records, 100, max_characters=2)] == [4, 3, 1]
 
     def failing() -> Any:
         yield from records[:6]
         raise UserError("line 7 is wrong")
 
-    windows = split_documents(failing(), 3, 1_000)
+    windows = split_documents(failing(), 3, max_characters=1_000)
     sizes: list[int] = []
     with pytest.raises(UserError, match="line 7"):
         sizes += map(len, windows)
     assert sizes == [4, 2]
-
-
-def test_a_round_has_at_most_one_record_of_each_document() -> None:
-    records = list(with_context(records_of(["a", "b", "", "c", "d", "e", "f"]), BOTH))
-    assert [[record.text for record in own] for own in rounds(records)] == [["a", "c"], ["b", "d"], ["", "e"], ["f"]]
-    assert [[record.text for record in own] for own in rounds(records[1:])] == [["b", "c"], ["", "d"], ["e"], ["f"]]
 
 
 def test_a_document_is_translated_with_its_own_translations() -> None:
@@ -170,6 +167,18 @@ def test_a_translation_cannot_be_resumed_within_a_document(tmp_path: Path) -> No
     with pytest.raises(CommandError, match=r"out\.part ends within a document; .* use --restart to start over$"):
         job.run(nullcontext(Workers()), resume=True, restart=False)
     assert (tmp_path / "out.part").read_text() == "A1\nB2\n"
+
+
+def test_a_pipe_is_rejected_by_several_processes_that_need_translations(tmp_path: Path) -> None:
+    descriptor, _ = os.pipe()
+    source = Source(tmp_path, replace(READER, context=BOTH), pipe=PipeLines(descriptor, "pipe"))
+    load = partial(pytest.fail, "no model should be loaded")
+    output = Output(tmp_path / "out")
+    job = TranslationJob(
+        source, output, Origin({}), TermReport(), load, window=None, max_delay=0.0, models=[], note="", started=0.0
+    )
+    with pytest.raises(UserError, match="several processes cannot translate a pipe with this model"):
+        job.run(nullcontext(Workers(processes=2)), resume=False, restart=False)
 
 
 def test_an_unusable_memory_is_not_an_error_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,39 +3,34 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from nmt.errors import RecipeError, UserError
-from nmt.recipe import NO_CONTEXT, Context
+from nmt.errors import RecipeError
 from nmt.streams import torch_workers
 from nmt.streams.records import Record
 from nmt.streams.torch_workers import start_torch_workers
-from nmt.streams.workers import LineCounts, TranslatedWindow, WindowTranslator
+from nmt.streams.workers import Counts, TranslatedWindow, WindowTranslator
 
 pytestmark = pytest.mark.slow
 
 WINDOWS = [[Record(number, "", "a")] for number in range(3)]
 
 
-@dataclass
 class ProcessIdTranslator:
     """Translates each window as the id of its process."""
 
-    translator: SimpleNamespace
-
     def __call__(self, window: list[Record]) -> TranslatedWindow:
-        return TranslatedWindow(str(os.getpid()), "", 1, 1, LineCounts())
+        return TranslatedWindow(str(os.getpid()), "", Counts(1, 1))
 
 
-def load_translator(parent: int, context: Context, in_parent: bool) -> WindowTranslator:
+def load_translator(parent: int, in_parent: bool) -> WindowTranslator:
     """Load the translator; fail in a process of the wrong kind."""
     assert (os.getpid() == parent) == in_parent
-    return cast(WindowTranslator, ProcessIdTranslator(SimpleNamespace(context=context)))
+    return cast(WindowTranslator, ProcessIdTranslator())
 
 
 def fail_to_load() -> WindowTranslator:
@@ -57,7 +52,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("processes", "is_pipe"), [(2, False), (None, False), (2, True)])
 def test_only_workers_load_the_model(processes: int | None, is_pipe: bool) -> None:
-    ids = translate(processes, partial(load_translator, os.getpid(), NO_CONTEXT, in_parent=False), is_pipe=is_pipe)
+    ids = translate(processes, partial(load_translator, os.getpid(), in_parent=False), is_pipe=is_pipe)
     assert 1 <= len(ids) <= 2
     assert str(os.getpid()) not in ids
 
@@ -70,12 +65,12 @@ def test_workers_that_exceed_the_memory_end_before_this_process_loads_the_model(
 
     def load_here() -> WindowTranslator:
         events.append("load")
-        return load_translator(os.getpid(), NO_CONTEXT, in_parent=True)
+        return load_translator(os.getpid(), in_parent=True)
 
-    def map_in_order(*arguments: object, option: str) -> Iterator[torch_workers._Status]:
+    def map_in_order(*arguments: object, option: str) -> Iterator[int]:
         events.append(f"start {arguments[2]} workers")
         try:
-            yield torch_workers._Status(10**9, needs_translations=False)
+            yield 10**9
         finally:
             events.append("end workers")
 
@@ -101,8 +96,3 @@ def test_an_error_while_loading_is_raised_before_the_first_result(
     with start_torch_workers("cpu", processes) as workers, pytest.raises(RecipeError, match="does not fit the model"):
         workers.translate(fail_to_load, iter(WINDOWS), None, len(WINDOWS))
     assert capfd.readouterr().err == ""
-
-
-def test_a_pipe_is_rejected_by_a_model_that_needs_translations() -> None:
-    with pytest.raises(UserError, match="several processes cannot translate a pipe"):
-        translate(2, partial(load_translator, os.getpid(), Context(1, "both"), in_parent=False), is_pipe=True)
