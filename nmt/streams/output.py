@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -100,36 +100,29 @@ class Output:
         """Whether the output is standard output, a pipe or a device, which are written in place."""
         return self.path == STANDARD_STREAM or writes_through(self.path) or _own_descriptor(self.path) is not None
 
-    @contextmanager
-    def open(self, origin: Origin, *, resume: bool = False, restart: bool = False) -> Iterator[PartFile | Stream]:
+    def open(
+        self, origin: Origin, *, resume: bool = False, restart: bool = False
+    ) -> AbstractContextManager[PartFile | Stream]:
         """Open the output for a `with` block; a file is complete after a block that ends without an error.
 
         Raises UserError if it cannot be written, and the errors of `open_part`.
         """
         if self.is_stream:
-            with self._open_stream() as stream:
-                yield stream
-            return
+            return self._open_stream()
         with write_errors(str(self.path)):
             if self.path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with open_part(self.path, origin, resume=resume, restart=restart) as part:
-            yield part
+        return open_part(self.path, origin, resume=resume, restart=restart)
 
     @contextmanager
     def _open_stream(self) -> Iterator[Stream]:
-        if self.path == STANDARD_STREAM:
-            with (
-                open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as file,
-                ended_by_reader(file.fileno()),
-            ):
-                yield Stream(Sink(file, "standard output", is_compressed=False))
-            return
-        with write_errors(str(self.path)):
-            descriptor = _own_descriptor(self.path)
+        is_standard = self.path == STANDARD_STREAM
+        name = "standard output" if is_standard else str(self.path)
+        descriptor = sys.stdout.fileno() if is_standard else _own_descriptor(self.path)
+        with write_errors(name):
             file = self.path.open("wb", buffering=0) if descriptor is None else FileIO(os.dup(descriptor), "wb")
         with file, ended_by_reader(file.fileno()):
-            sink = Sink(file, str(self.path), is_compressed=self.path.suffix.lower() == ".gz")
+            sink = Sink(file, name, is_compressed=self.path.suffix.lower() == ".gz")
             yield Stream(sink)
             sink.finish()
 
