@@ -132,18 +132,23 @@ class DetectRequest(LibreTranslateMessage):
     """Body of `POST /detect`."""
 
 
-class NativeRequest(BaseModel):
-    """Common fields of native requests; `model` is optional if there is only one. Unknown fields are errors."""
+class SentencesRequest(BaseModel):
+    """Body of `POST /v1/sentences`. Unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
-    model: Text | None = None
-
-
-class TranslateRequest(NativeRequest):
-    """Body of `POST /v1/translate`; the options apply to each text."""
-
     text: Texts
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of `text`."""
+        return [self.text] if isinstance(self.text, str) else self.text
+
+
+class TranslateRequest(SentencesRequest):
+    """Body of `POST /v1/translate`; the options apply to each text. `model` is optional if there is only one."""
+
+    model: Text | None = None
     format: TextFormat = "text"
     n_best: Integer = Field(default=1, ge=1)
     beam_size: Integer | None = Field(default=None, ge=1, le=_MAX_BEAM_SIZE)
@@ -164,28 +169,13 @@ class TranslateRequest(NativeRequest):
     stream: Flag = False
     stream_tokens: Flag = False
 
-    @property
-    def texts(self) -> list[str]:
-        """The texts of `text`."""
-        return [self.text] if isinstance(self.text, str) else self.text
 
-
-class SentencesRequest(BaseModel):
-    """Body of `POST /v1/sentences`. Unknown fields are errors."""
+class ScoreRequest(BaseModel):
+    """Body of `POST /v1/score`: pairs of a source and its translation. Unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
-    text: Texts
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts of `text`."""
-        return [self.text] if isinstance(self.text, str) else self.text
-
-
-class ScoreRequest(NativeRequest):
-    """Body of `POST /v1/score`: pairs of a source and its translation."""
-
+    model: Text | None = None
     pairs: Annotated[list[tuple[Text, Text]], FailFast()]
 
 
