@@ -29,6 +29,9 @@ _MAX_SHOWN = 3  # labels in a warning
 Texts = tuple[str, ...]
 """The one or two texts of an example."""
 
+LabeledTexts = tuple[Texts, str]
+"""An example and its label."""
+
 
 @dataclass
 class TextEncoder:
@@ -102,58 +105,40 @@ class Examples:
         return hashlib.sha256(b"".join(part.tobytes() for part in (self.tokens, self.ends, self.labels))).hexdigest()
 
 
-@dataclass(frozen=True)
-class LabeledTexts:
-    """Texts of a split and the label of each example."""
-
-    texts: list[Texts]
-    labels: list[str]
-
-    def select(self, indices: Sequence[int]) -> LabeledTexts:
-        """Return the examples with these indices."""
-        return LabeledTexts([self.texts[i] for i in indices], [self.labels[i] for i in indices])
-
-
-def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split: str) -> LabeledTexts:
+def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split: str) -> list[LabeledTexts]:
     """Read the examples of a split, with noise if the recipe has it; raises UserError as `read_pairs` does."""
     # Texts have no languages; the fields of a dataset from the Hub must be named.
     options = ReadOptions(
         recipe.data.root, "src", "tgt", recipe.data.invalid_utf8, accept_integers=not recipe.data.has_pairs
     )
-    texts: list[Texts] = []
-    labels: list[str] = []
+    examples: list[LabeledTexts] = []
     for index, corpus in enumerate(corpora):
+        pairs = list(read_pairs(corpus, options))
         if recipe.data.noise:
             seed = int.from_bytes(hashlib.sha256(f"{recipe.seed} {split} {index}".encode()).digest()[:8], "little")
-            for pair, label in with_noise(list(read_pairs(corpus, options)), recipe.data.noise, seed):
-                texts.append(pair)
-                labels.append(label)
+            examples += with_noise(pairs, recipe.data.noise, seed)
         elif has_label(corpus):
-            texts += read_pairs(corpus, options)
-            labels_of_pairs = read_labels(corpus, options)
-            assert labels_of_pairs is not None, "the corpus has labels"
-            labels += map(" ".join, labels_of_pairs)
+            labels = read_labels(corpus, options)
+            assert labels is not None, "the corpus has labels"
+            examples += zip(pairs, map(" ".join, labels), strict=True)
         else:
-            for text, label in read_pairs(corpus, options):
-                texts.append((text,))
-                labels.append(label.removesuffix("\r"))  # of a file with CRLF
-    if not texts:
+            examples += [((text,), label.removesuffix("\r")) for text, label in pairs]  # CR: of a file with CRLF
+    if not examples:
         raise UserError(f"data.{split} has no examples; it must have at least one; correct data.{split}")
-    if num_empty := sum(not all(map(str.strip, example)) for example in texts):
-        warn(f"data.{split} has empty texts in {num_empty:,} of {counted(len(texts), 'example')}; remove them")
-    return LabeledTexts(texts, labels)
+    if num_empty := sum(not all(map(str.strip, texts)) for texts, _ in examples):
+        warn(f"data.{split} has empty texts in {num_empty:,} of {counted(len(examples), 'example')}; remove them")
+    return examples
 
 
-def held_out(examples: LabeledTexts, seed: int) -> tuple[LabeledTexts, LabeledTexts]:
+def held_out(examples: Sequence[LabeledTexts], seed: int) -> tuple[list[LabeledTexts], list[LabeledTexts]]:
     """Divide examples at random into nine tenths for training and one tenth for validation.
 
     Raises UserError if there is only one example.
     """
-    order = np.random.default_rng(seed % (1 << 64)).permutation(len(examples.texts)).tolist()
+    order = np.random.default_rng(seed % (1 << 64)).permutation(len(examples)).tolist()
     size = math.ceil(len(order) / _HELD_OUT)
-    train = examples.select(sorted(order[size:]))
-    valid = examples.select(sorted(order[:size]))
-    if not train.texts:
+    train, valid = ([examples[i] for i in sorted(indices)] for indices in (order[size:], order[:size]))
+    if not train:
         raise UserError("data.train has one example; it must have more, as one in ten is for validation; add some")
     return train, valid
 
@@ -166,7 +151,9 @@ class TrainingOverlap:
     in_training: int
 
 
-def training_overlap(splits: Mapping[str, LabeledTexts], recipe: ClassificationRecipe) -> dict[str, TrainingOverlap]:
+def training_overlap(
+    splits: Mapping[str, Sequence[LabeledTexts]], recipe: ClassificationRecipe
+) -> dict[str, TrainingOverlap]:
     """Count the examples of each split except `train` whose normalized texts occur in `train`, and warn of them.
 
     The comparison is case-sensitive unless the model lowercases, and ignores labels. A pair matches if both texts are
@@ -174,7 +161,7 @@ def training_overlap(splits: Mapping[str, LabeledTexts], recipe: ClassificationR
     """
 
     def normalized(split: str) -> Iterator[Texts]:
-        for example in splits[split].texts:
+        for example, _ in splits[split]:
             texts = tuple(normalize(text, recipe.data.unicode_form) for text in example)
             yield tuple(text.lower() for text in texts) if recipe.tokenizer.lowercase else texts
 
@@ -193,11 +180,14 @@ def training_overlap(splits: Mapping[str, LabeledTexts], recipe: ClassificationR
     return counts
 
 
-def class_names(recipe: ClassificationRecipe, train: LabeledTexts) -> tuple[str, ...]:
-    """Return the names of the classes; raises UserError for fewer than two, and for a name with a tab or line break."""
+def class_names(recipe: ClassificationRecipe, labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the classes; raises UserError for fewer than two, and for a name with a tab or line break.
+
+    labels: of the training examples
+    """
     if recipe.data.noise:
         return (TRANSLATION, *dict.fromkeys(recipe.data.noise))
-    names = sorted(recipe.data.labels or set(train.labels))
+    names = sorted(recipe.data.labels or set(labels))
     if wrong := [name for name in names if "\t" in name or "\n" in name]:
         raise UserError(
             f"label {wrong[0]!r} has a tab or a line break; `nmt classify` prints it as a column; rename it"
@@ -211,7 +201,7 @@ def class_names(recipe: ClassificationRecipe, train: LabeledTexts) -> tuple[str,
     for first, second in pairwise(sorted(names, key=_fold)):
         if _fold(first) == _fold(second):
             warn(f"labels {first!r} and {second!r} of data.train differ only in case or spaces; they are two classes")
-    _warn_of_single(train.labels)
+    _warn_of_single(labels)
     return tuple(names)
 
 

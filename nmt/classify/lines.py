@@ -82,9 +82,9 @@ def _require_labels(gold: str, num_labels: int, name: str, num_lines: int) -> No
 
 def _windows(files: Sequence[Path], metadata: ClassifierMetadata) -> Iterator[list[Texts]]:
     """Yield the lines of the files in windows of examples."""
-    if len(files) != metadata.num_texts:
-        needs = "single texts needs one FILE" if metadata.num_texts == 1 else "pairs of texts needs SOURCE and TARGET"
-        raise CommandError(f"got {counted(len(files), 'file')}; a classifier of {needs}; give {metadata.num_texts}")
+    if len(files) != metadata.texts:
+        needs = "single texts needs one FILE" if metadata.texts == 1 else "pairs of texts needs SOURCE and TARGET"
+        raise CommandError(f"got {counted(len(files), 'file')}; a classifier of {needs}; give {metadata.texts}")
     window: list[Texts] = []
     for number, texts in enumerate(zip_longest(*(read_lines(path, allow_pipe=True) for path in files)), start=1):
         if None in texts:

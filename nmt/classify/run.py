@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,13 +23,7 @@ from nmt.classify.examples import (
     training_overlap,
 )
 from nmt.classify.model import Classifier
-from nmt.classify.text_classifier import (
-    TOKENIZER_FILE,
-    ClassifierMetadata,
-    TextClassifier,
-    classifier_files,
-    read_classifier_toml,
-)
+from nmt.classify.text_classifier import TOKENIZER_FILE, ClassifierMetadata, TextClassifier
 from nmt.classify.trainer import ClassifierTrainer, require_same_recipe
 from nmt.errors import CommandError, UserError
 from nmt.evaluate.classification import ClassificationScore, score_tables
@@ -41,6 +35,7 @@ from nmt.processes.environment import world_size
 from nmt.processes.interruption import interruptible
 from nmt.processes.run_lock import run_lock
 from nmt.recipe import ClassificationRecipe, dump_recipe
+from nmt.storage.description import read_description
 from nmt.storage.run_folder import (
     CLASSIFIER,
     checkpoint_directory,
@@ -67,20 +62,16 @@ def train_classifier(recipe: ClassificationRecipe) -> str:
         require_own_files(recipe.directory, (), keeps_recipe=True)
         require_own_model(recipe.directory)
         trainer, tests, overlap = _build(recipe, device)
-        _save_recipe(recipe)
+        path = recipe.directory / "recipe.toml"
+        if not path.is_file() or is_replaceable(path):  # not the user's own recipe
+            write_file(path, dump_recipe(recipe).encode())
         state = trainer.run()
         checkpoint = checkpoint_directory(recipe.directory, state.best_step)
         best = TextClassifier.load(checkpoint, str(device), recipe.train.precision)
-        _write_model(recipe, best)
+        out = recipe.directory / "model"
+        write_directory(out, best.files(model_tensors(best.model)), replaces=(out / CLASSIFIER).is_file())
         scores = {name: best.score(examples) for name, examples in tests.items()}
         return _report(recipe, trainer, state, scores, overlap)
-
-
-def _save_recipe(recipe: ClassificationRecipe) -> None:
-    """Write all options to the run directory, unless the user's own recipe is there."""
-    path = recipe.directory / "recipe.toml"
-    if not path.is_file() or is_replaceable(path):
-        write_file(path, dump_recipe(recipe).encode())
 
 
 def _build(
@@ -94,25 +85,9 @@ def _build(
     newest = newest_checkpoint(recipe.directory, warn)
     if newest is not None:
         require_same_recipe(recipe, tomllib.loads((newest[0] / "recipe.toml").read_text(encoding="utf-8")))
-    train = read_labeled(recipe.data.train, recipe, "train")
-    names = class_names(recipe, train)
-    if recipe.data.valid:
-        valid = read_labeled(recipe.data.valid, recipe, "valid")
-    else:
-        # Check the labels before the split: an error has the number of the example in data.train.
-        class_indices(train.labels, names, "data.train", accept_indices=bool(recipe.data.labels))
-        train, valid = held_out(train, recipe.seed)
-    texts = {
-        "train": train,
-        "valid": valid,
-        **{f"test.{name}": read_labeled([corpus], recipe, f"test.{name}") for name, corpus in recipe.data.test.items()},
-    }
+    names, texts, labels = _read(recipe)
     overlap = training_overlap(texts, recipe)
-    labels = {
-        split: class_indices(examples.labels, names, f"data.{split}", accept_indices=bool(recipe.data.labels))
-        for split, examples in texts.items()
-    }
-    if newest is not None and (trained := read_classifier_toml(newest[0] / CLASSIFIER)[1].labels) != names:
+    if newest is not None and (trained := read_description(newest[0] / CLASSIFIER, ClassifierMetadata).labels) != names:
         raise UserError(
             f"the labels of data.train are {', '.join(names)}, but {newest[0]} was trained with {', '.join(trained)}; "
             "a run must keep its labels; restore them, or choose another name"
@@ -122,15 +97,23 @@ def _build(
     if newest is None:
         with tempfile.TemporaryDirectory() as folder:  # the checkpoints store the tokenizer
             path = Path(folder, TOKENIZER_FILE)
-            tokenizer = train_tokenizer(_lines(texts["train"], recipe), recipe.tokenizer, path)
+            lines = (normalize(text, recipe.data.unicode_form) for example, _ in texts["train"] for text in example)
+            tokenizer = train_tokenizer(lines, recipe.tokenizer, path)
     else:
         tokenizer = Tokenizer.load(newest[0] / TOKENIZER_FILE)
-    metadata = ClassifierMetadata(names, len(texts["train"].texts[0]), recipe.data.unicode_form, recipe.data.max_tokens)
+    metadata = ClassifierMetadata(
+        labels=names,
+        texts=len(texts["train"][0][0]),
+        unicode_form=recipe.data.unicode_form,
+        max_tokens=recipe.data.max_tokens,
+        model=recipe.model,
+    )
     torch.manual_seed(recipe.seed)
     model = Classifier(recipe.model, tokenizer.vocab_size, len(names)).to(device)
     classifier = TextClassifier(model, tokenizer, metadata, device, recipe.train.precision)
     encoded = {
-        split: Examples.encode(examples.texts, labels[split], classifier.encode) for split, examples in texts.items()
+        split: Examples.encode([example for example, _ in examples], labels[split], classifier.encode)
+        for split, examples in texts.items()
     }
     classifier.encode.report_truncated()
     say(
@@ -142,15 +125,27 @@ def _build(
     return trainer, {split.removeprefix("test."): examples for split, examples in encoded.items()}, overlap
 
 
-def _lines(train: LabeledTexts, recipe: ClassificationRecipe) -> Iterator[str]:
-    """Yield the text for the tokenizer."""
-    return (normalize(text, recipe.data.unicode_form) for texts in train.texts for text in texts)
+def _read(
+    recipe: ClassificationRecipe,
+) -> tuple[tuple[str, ...], dict[str, list[LabeledTexts]], dict[str, list[int]]]:
+    """Return the names of the classes, and the examples of each split and their class indices."""
+    train = read_labeled(recipe.data.train, recipe, "train")
+    names = class_names(recipe, [label for _, label in train])
 
+    def indices(split: str, examples: Sequence[LabeledTexts]) -> list[int]:
+        labels = [label for _, label in examples]
+        return class_indices(labels, names, f"data.{split}", accept_indices=bool(recipe.data.labels))
 
-def _write_model(recipe: ClassificationRecipe, best: TextClassifier) -> None:
-    out = recipe.directory / "model"
-    files = classifier_files(recipe.model, best.metadata, model_tensors(best.model), best.encode.tokenizer)
-    write_directory(out, files, replaces=(out / CLASSIFIER).is_file())
+    if recipe.data.valid:
+        valid = read_labeled(recipe.data.valid, recipe, "valid")
+    else:
+        indices("train", train)  # before the split: an error has the number of the example in data.train
+        train, valid = held_out(train, recipe.seed)
+    tests = {
+        f"test.{name}": read_labeled([corpus], recipe, f"test.{name}") for name, corpus in recipe.data.test.items()
+    }
+    texts = {"train": train, "valid": valid, **tests}
+    return names, texts, {split: indices(split, examples) for split, examples in texts.items()}
 
 
 # --- Report -----------------------------------------------------------------------------------------------------------

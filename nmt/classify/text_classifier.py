@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,37 +31,18 @@ TOKENIZER_FILE = "tokenizer.model"
 _BATCH_TOKENS = 8_192
 
 
-@dataclass(frozen=True)
-class ClassifierMetadata:
-    """Metadata of a classifier, saved in `classifier.toml` with the architecture.
+class ClassifierMetadata(Section, extra="ignore"):
+    """The content of `classifier.toml`, without its format number.
 
-    labels:    names of the classes, in the order of the output
-    num_texts: texts of an example, 1 or 2
+    labels: names of the classes, in the order of the output
+    texts:  number of texts of an example
     """
 
-    labels: tuple[str, ...]
-    num_texts: int
+    labels: tuple[str, ...] = Field(min_length=2)
+    texts: int = Field(ge=1, le=2)
     unicode_form: UnicodeForm
-    max_tokens: int
-
-
-def classifier_files(
-    recipe: ModelRecipe, metadata: ClassifierMetadata, tensors: Tensors, tokenizer: Tokenizer
-) -> dict[str, bytes | Callable[[], bytes]]:
-    """Return the files of a classifier's directory for `write_directory`."""
-    tree = {
-        "format": FORMAT,
-        "labels": list(metadata.labels),
-        "texts": metadata.num_texts,
-        "unicode_form": metadata.unicode_form,
-        "max_tokens": metadata.max_tokens,
-        "model": recipe.model_dump(mode="json", exclude_none=True),
-    }
-    return {
-        "model.safetensors": lambda: save(dict(tensors)),
-        CLASSIFIER: tomli_w.dumps(tree).encode(),
-        TOKENIZER_FILE: tokenizer.model,
-    }
+    max_tokens: PositiveInt
+    model: ModelRecipe
 
 
 class TextClassifier:
@@ -86,21 +66,23 @@ class TextClassifier:
         """Load a classifier's directory, a checkpoint or a run; raises UserError, or CorruptError for damaged files."""
         directory = find_model(Path(path), CLASSIFIER)
         verify_directory(directory)
-        recipe, metadata = read_classifier_toml(directory / CLASSIFIER)
+        metadata = read_description(directory / CLASSIFIER, ClassifierMetadata)
         tokenizer = Tokenizer.load(directory / TOKENIZER_FILE)
         chosen = choose_device(device)
         with chosen:
-            model = Classifier(recipe, tokenizer.vocab_size, len(metadata.labels)).to(chosen)  # moves position tables
+            model = Classifier(metadata.model, tokenizer.vocab_size, len(metadata.labels)).to(
+                chosen
+            )  # moves position tables
         load_tensors(model, read_tensors(directory / "model.safetensors"), directory)
         return cls(model, tokenizer, metadata, chosen, precision)
 
     def probabilities(self, examples: Sequence[Texts]) -> NDArray[np.float64]:
-        """Return the class probabilities (examples, classes) for tuples of `metadata.num_texts` texts.
+        """Return the class probabilities (examples, classes) for tuples of `metadata.texts` texts.
 
         Raises TypeError unless `examples` is a sequence of tuples or lists of strings, and ValueError for a wrong
         number of texts.
         """
-        _check(examples, self.metadata.num_texts)
+        _check(examples, self.metadata.texts)
         return self.probabilities_of(Examples.encode(examples, [0] * len(examples), self.encode))
 
     @torch.inference_mode()
@@ -113,6 +95,15 @@ class TextClassifier:
                 logits = classify(self.model, examples.gather(ids), self._precision, self._device)
             result[ids] = logits.double().softmax(dim=1).cpu().numpy()
         return result
+
+    def files(self, tensors: Tensors) -> dict[str, bytes | Callable[[], bytes]]:
+        """Return the files of a directory for `write_directory`, with these tensors of the model."""
+        description = {"format": FORMAT} | self.metadata.model_dump(mode="json", exclude_none=True)
+        return {
+            "model.safetensors": lambda: save(dict(tensors)),
+            CLASSIFIER: tomli_w.dumps(description).encode(),
+            TOKENIZER_FILE: self.encode.tokenizer.model,
+        }
 
     def score(self, examples: Examples) -> ClassificationScore:
         """Score the probabilities of encoded examples against their labels."""
@@ -146,22 +137,3 @@ def classify(model: Classifier, texts: PackedSequences, precision: ComputeType, 
         texts = texts.append_padding(lengths)
     logits: torch.Tensor = model(texts.to(device))
     return logits[:count]
-
-
-class _Description(Section, extra="ignore"):
-    """`classifier.toml` without its format number."""
-
-    labels: tuple[str, ...] = Field(min_length=2)
-    texts: int = Field(ge=1, le=2)
-    unicode_form: UnicodeForm
-    max_tokens: PositiveInt
-    model: ModelRecipe
-
-
-def read_classifier_toml(path: Path) -> tuple[ModelRecipe, ClassifierMetadata]:
-    """Read a `classifier.toml`; raises as `read_description` does."""
-    description = read_description(path, _Description)
-    metadata = ClassifierMetadata(
-        description.labels, description.texts, description.unicode_form, description.max_tokens
-    )
-    return description.model, metadata

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from nmt.checkpoint import Checkpoint, load_tensors, model_tensors, prune_checkpoints, save_checkpoint
 from nmt.classify.examples import Examples
-from nmt.classify.text_classifier import TextClassifier, classifier_files, classify
+from nmt.classify.text_classifier import TextClassifier, classify
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.devices.precision import autocast, choose_precision
 from nmt.devices.transfer import to_device
@@ -181,9 +181,7 @@ class ClassifierTrainer:
     def _save(self) -> None:
         tensors, run = model_tensors(self.model), self.recipe.directory
         checkpoint = Checkpoint(tensors, optimizer_tensors(self.optimizer, self.model), {}, asdict(self.state))
-        tokenizer = self.classifier.encode.tokenizer
-        files = classifier_files(self.recipe.model, self.classifier.metadata, tensors, tokenizer)
-        save_checkpoint(run, self.state.step, checkpoint, files, dump_recipe(self.recipe))
+        save_checkpoint(run, self.state.step, checkpoint, self.classifier.files(tensors), dump_recipe(self.recipe))
         prune_checkpoints(run, _KEEP_LAST, [self.state.best_step])
 
     def _resume(self, directory: Path, checkpoint: Checkpoint) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nmt.classify.examples import LabeledTexts, held_out, read_labeled
+from nmt.classify.examples import held_out, read_labeled
 from nmt.classify.lines import classify_files
 from nmt.classify.text_classifier import TextClassifier
 from nmt.errors import UserError
@@ -19,9 +19,9 @@ from tests.classify.conftest import train
 def test_a_class_whose_only_example_is_held_out_is_a_class(reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Otherwise the label of the held-out example would be unknown, and the error would name a missing data.valid."""
     lines = (reviews / "train.jsonl").read_text().splitlines()
-    numbers = LabeledTexts([(str(number),) for number in range(len(lines))], [""] * len(lines))
+    numbers = [((str(number),), "") for number in range(len(lines))]
     _, valid = held_out(numbers, load_classification_recipe(Path("reviews.toml")).seed)
-    lines[int(valid.texts[0][0])] = json.dumps({"text": "no film", "label": 2})
+    lines[int(valid[0][0][0])] = json.dumps({"text": "no film", "label": 2})
     (reviews / "train.jsonl").write_text("".join(f"{line}\n" for line in lines))
     train("data.labels=[]", "train.max_steps=1")
     err = " ".join(capsys.readouterr().err.split())
@@ -51,7 +51,7 @@ def test_classes_of_pairs_are_labels_or_kinds_of_noise(reviews: Path) -> None:
     train("run_dir=labels", 'data.train=[{kind="tsv", path="pairs.tsv", label_column=2}]', *options)
     classifier = TextClassifier.load("labels")
     assert classifier.metadata.labels == ("bad", "ok")
-    assert classifier.metadata.num_texts == 2
+    assert classifier.metadata.texts == 2
     ids = classifier.encode([("the film", "der Film"), ("the film der Film", "")])
     assert ids[0] != ids[1]
     assert all(example.count(2) == 1 and example[-1] == 3 for example in ids)  # BOS between the texts, EOS at the end
@@ -82,7 +82,7 @@ def noise_recipe(**data: Any) -> ClassificationRecipe:
 def test_noise_differs_between_splits_and_seeds() -> None:
     recipe = noise_recipe(noise=["shuffled", "misaligned"])
     train_text, valid_text = (read_labeled(recipe.data.train, recipe, split) for split in ("train", "valid"))
-    assert train_text.texts != valid_text.texts
+    assert [texts for texts, _ in train_text] != [texts for texts, _ in valid_text]
     assert train_text == read_labeled(recipe.data.train, recipe, "train")
     assert train_text != read_labeled(recipe.data.train, recipe.model_copy(update={"seed": 2}), "train")
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from nmt.classify.model import Classifier
-from nmt.classify.text_classifier import ClassifierMetadata, TextClassifier, read_classifier_toml
+from nmt.classify.text_classifier import ClassifierMetadata, TextClassifier
 from nmt.recipe import ModelRecipe, TokenizerRecipe
+from nmt.storage.description import read_description
 from nmt.storage.sealed import CorruptError
 from nmt.text.tokenizer import Tokenizer, train_tokenizer
 
@@ -18,14 +19,14 @@ def test_invalid_values_of_a_description_are_an_error(tmp_path: Path) -> None:
     valid = 'format = 1\nlabels = ["good", "bad"]\ntexts = 1\nunicode_form = "NFC"\nmax_tokens = 20\n[model]\n'
     path = tmp_path / "classifier.toml"
     path.write_text(valid)
-    read_classifier_toml(path)
+    read_description(path, ClassifierMetadata)
     for old, new in (("texts = 1", "texts = 3"), ("max_tokens = 20", "max_tokens = 'x'"), ('["good", "bad"]', "2")):
         path.write_text(valid.replace(old, new))
         key = new.partition(" ")[0] if "=" in new else "labels"
         with pytest.raises(
             CorruptError, match=f"classifier.toml is not a valid model description: {key} = [^\n]*; copy"
         ):
-            read_classifier_toml(path)
+            read_description(path, ClassifierMetadata)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,9 @@ def make_classifier(tokenizer: Tokenizer, num_texts: int) -> TextClassifier:
     recipe = ModelRecipe(d_model=16, d_ff=32, num_heads=2, num_encoder_layers=1)
     torch.manual_seed(1)
     model = Classifier(recipe, tokenizer.vocab_size, 2)
-    metadata = ClassifierMetadata(("good", "bad"), num_texts, "NFC", 20)
+    metadata = ClassifierMetadata(
+        labels=("good", "bad"), texts=num_texts, unicode_form="NFC", max_tokens=20, model=recipe
+    )
     return TextClassifier(model, tokenizer, metadata, torch.device("cpu"), "fp32")
 
 
