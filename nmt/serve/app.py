@@ -249,9 +249,7 @@ def _check_phrases(body: TranslateRequest, model: ServedModel) -> None:
     phrases = [("preferred", forms_of(phrase)) for phrase, bias in body.preferred.items() if bias > 0]
     phrases += [("required", forms_of(required)) for required in body.required]
     for kind, forms in phrases:
-        if all(_forbidden_in(form, body, model) for form in forms):
-            problem = f"{kind} phrase {forms[0]!r} contains {_forbidden_in(forms[0], body, model)!r}"
-            raise HTTPException(400, f"{problem}, which is forbidden; change one of them")
+        _require_allowed(f"{kind} phrase {forms[0]!r}", forms, body, model)
 
 
 def _check_context_and_attention(body: TranslateRequest, num_lines: int) -> None:
@@ -273,20 +271,21 @@ def _check_terms(lines: Sequence[Line], body: TranslateRequest, model: ServedMod
         return
     terms = dict.fromkeys(term for line in lines if line.glossary for term in line.glossary.find(line.text))
     for term in terms:  # each once, because comparisons of many lines would take minutes
-        if all(_forbidden_in(form, body, model) for form in term.required):
-            forbidden = _forbidden_in(term.forms[0], body, model)
-            problem = f"glossary translation {term.forms[0]!r} of {term.source!r} contains {forbidden!r}"
-            raise HTTPException(400, f"{problem}, which is forbidden; change one of them")
+        what = f"glossary translation {term.forms[0]!r} of {term.source!r}"
+        _require_allowed(what, term.required, body, model)
+
+
+def _require_allowed(what: str, forms: Sequence[str], body: TranslateRequest, model: ServedModel) -> None:
+    """Raise HTTPException if all alternatives contain a forbidden phrase."""
+    if all(_forbidden_in(form, body, model) for form in forms):
+        forbidden = _forbidden_in(forms[0], body, model)
+        raise HTTPException(400, f"{what} contains {forbidden!r}, which is forbidden; change one of them")
 
 
 def _forbidden_in(phrase: str, body: TranslateRequest, model: ServedModel) -> str:
     """Return the first forbidden phrase of the server or the request that a phrase contains; "" if there is none."""
-    found = (
-        forbidden
-        for forbidden in (*model.decode.forbid, *body.forbidden)
-        if contains_phrase(phrase, forbidden, ignores_case=model.lowercases)
-    )
-    return next(found, "")
+    forbidden = (*model.decode.forbid, *body.forbidden)
+    return next((one for one in forbidden if contains_phrase(phrase, one, ignores_case=model.lowercases)), "")
 
 
 def _make_lines(texts: Sequence[str], body: TranslateRequest, model: ServedModel) -> list[Line]:

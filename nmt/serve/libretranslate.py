@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -142,16 +142,6 @@ def _find_model(service: Service, source: str, target: str) -> ServedModel:
         if model.languages == (source, target):
             return model
     raise _no_model(service, source, target)
-
-
-def shadowed_models(service: Service) -> Iterator[str]:
-    """Yield a message for each language pair with several models: requests to `/translate` cannot name a model."""
-    names: dict[tuple[str, str], list[str]] = {}
-    for model in service.models.values():
-        names.setdefault(model.languages, []).append(model.name)
-    for (source, target), (first, *others) in names.items():
-        if others:
-            yield f"/translate uses {first} for {source} to {target}; /v1 also has {', '.join(others)}"
 
 
 def _no_model(service: Service, source: str, target: str) -> HTTPException:

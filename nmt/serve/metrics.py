@@ -25,13 +25,12 @@ class Metrics:
     def render(self, models: Iterable[ServedModel]) -> str:
         """Return the text of `GET /metrics`."""
         served = {f'model="{model.name}"': model for model in models}
-        batchers = {label: model.batcher for label, model in served.items()}
         memories = {label: model.memory for label, model in served.items() if model.memory}
         requests = {f'path="{path}",status="{status}"': count for (path, status), count in self._requests.items()}
         seconds = {f'path="{path}"': value for path, value in self._seconds.items()}
-        lines = {label: batcher.num_items for label, batcher in batchers.items()}
-        batches = {label: batcher.num_batches for label, batcher in batchers.items()}
-        waiting = {label: batcher.num_waiting for label, batcher in batchers.items()}
+        lines = {label: model.batcher.num_items for label, model in served.items()}
+        batches = {label: model.batcher.num_batches for label, model in served.items()}
+        waiting = {label: model.batcher.num_waiting for label, model in served.items()}
         looked_up: dict[str, float] = {}
         for label, memory in memories.items():
             looked_up[f'{label},result="reused"'] = memory.num_reused

@@ -21,7 +21,6 @@ from nmt.errors import UserError
 from nmt.logs import print_line, say
 from nmt.processes.interruption import EXIT_STATUS, SignalCopies, handling
 from nmt.serve.app import build_app
-from nmt.serve.libretranslate import shadowed_models
 from nmt.serve.messages import JsonLine
 from nmt.serve.service import Service
 
@@ -109,8 +108,6 @@ class _Server(uvicorn.Server):
             if ":" in host:  # IPv6
                 host = f"[{host}]"
             say(f"serving {names} on http://{host}:{port}")
-        for message in shadowed_models(self._service):
-            say(message)
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to exit; called several times a second."""

@@ -1,6 +1,5 @@
 """Clients of LibreTranslate: their requests, byte for byte, over a real connection."""
 
-import copy
 import json
 import socket
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from nmt.serve.access import check_origin
 from nmt.serve.app import build_app
-from nmt.serve.service import ApiKeys, Limits, Service
+from nmt.serve.service import ApiKeys, Limits
 from tests.serve.conftest import TIMEOUT, MakeService, run_in_thread
 
 Answer = tuple[int, dict[str, str], Any]
@@ -265,14 +264,3 @@ def test_head_is_get_without_body(address: tuple[str, int]) -> None:
     connection.request("HEAD", "/metrics")
     assert connection.getresponse().status == 200
     connection.close()
-
-
-def test_the_model_of_a_language_pair_with_several_is_logged(
-    echo_service: MakeService, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (model,) = echo_service().models.values()
-    other, back = copy.copy(model), copy.copy(model)
-    other.name, back.name, back.languages = "large", "back", ("de", "en")
-    with run_in_thread(Service([model, other, back], Limits())):
-        pass
-    assert capsys.readouterr().err.splitlines()[1:] == ["/translate uses en-de for en to de; /v1 also has large"]
