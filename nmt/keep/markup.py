@@ -13,7 +13,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html.entities import html5
 from itertools import pairwise
 from typing import NamedTuple
@@ -51,15 +51,10 @@ class MarkedText:
     """
 
     text: str
-    elements: list[Element]
-    escaped: str
+    elements: list[Element] = field(default_factory=list)
+    escaped: str = ""
     too_deep: bool = False
     fixed: FixedText = NO_FIXED_TEXT
-
-    @classmethod
-    def plain(cls, line: str) -> MarkedText:
-        """Return a line without markup."""
-        return cls(without_breaks(line), [], "")
 
     @classmethod
     def parse(cls, line: str, *, is_subtitle: bool = False) -> MarkedText:
@@ -78,7 +73,7 @@ class MarkedText:
             parser.add_tag(token)
             end = token.end()
             if parser.depth > _MAX_DEPTH:
-                return cls("", [Element(without_breaks(line), "", 0, 0)], "", too_deep=True)
+                return cls("", [Element(without_breaks(line), "", 0, 0)], too_deep=True)
         parser.add_text(line[end:])
         elements = parser.finish()
         return cls(parser.text, elements, parser.escaped, fixed=FixedText(parser.text, tuple(parser.fixed)))

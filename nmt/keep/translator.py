@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from nmt.decode.glossary import Glossary, Required, forms_of
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator
-from nmt.decode.translation import Translation, join_parts, join_ranks
+from nmt.decode.translation import Translation, join_parts, join_ranks, without_breaks
 from nmt.errors import MemoryFileError, UserError
 from nmt.keep.items import Item, ItemGrammar, is_newly_joined
 from nmt.keep.links import link_equal_words, statistical_links
@@ -235,7 +235,11 @@ class PreservingTranslator:
         return "\n".join([item.prefix, *(form for phrase in phrases for form in forms_of(phrase))])
 
     def _parse(self, text: str) -> MarkedText:
-        return MarkedText.parse(text, is_subtitle=self._is_subtitle) if self._keeps_markup else MarkedText.plain(text)
+        return (
+            MarkedText.parse(text, is_subtitle=self._is_subtitle)
+            if self._keeps_markup
+            else MarkedText(without_breaks(text))
+        )
 
     def _plain(self, previous: Previous) -> Previous:
         """Return a previous sentence, or both sides of a pair, without tags."""
@@ -319,9 +323,8 @@ class PreservingTranslator:
             if self.context.size and not self.context.has_target:
                 plain = plain._replace(context=(*plain.context, *(sentence.plain.text for sentence in sentences)))
             requested = line.grammar.find_target(self._requested(plain, ()))
-            marked = MarkedText(plain.text, [], "")
             first_word = bisect_right(words, start) - 1
-            sentences.append(_Line(marked, line.grammar, items, plain, requested, True, first_word))
+            sentences.append(_Line(MarkedText(plain.text), line.grammar, items, plain, requested, True, first_word))
         return sentences
 
     def _search_again(self, translated: Sequence[tuple[_Line, str]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from fastapi import HTTPException
@@ -31,39 +31,36 @@ def check_host(name: str) -> str:
     return name.lower()
 
 
-class AccessRules:
-    """The host names and origins that requests may have."""
+def check_access(scope: Scope, origins: Collection[str], hosts: Collection[str]) -> None:
+    """Raise HTTPException for a request that a page of another site may have caused.
 
-    def __init__(self, origins: Sequence[str] = (), hosts: Sequence[str] = ("*",)) -> None:
-        """Allow these origins and host names, or all for `*`; addresses and `localhost` are always allowed as hosts."""
-        self._origins, self._hosts = origins, hosts
+    origins, hosts: the allowed origins and host names, or `*` for all; addresses and `localhost` are always allowed
+    """
+    headers = Headers(scope=scope)
+    host = headers.get("host", "")
+    if not _is_allowed_host(host, hosts):
+        problem = f"host {host!r} is not allowed; start the server with --allow-host NAME"
+        raise HTTPException(421, f"{problem}, or use its address")
+    if scope["method"] in ("GET", "OPTIONS") or _is_same_origin(headers):
+        return
+    origin = headers.get("origin", "")
+    if "*" not in origins and origin not in origins:
+        problem = f"web pages of {origin or 'other sites'} may not use the server"
+        raise HTTPException(403, f"{problem}; start it with --cors ORIGIN to allow them")
 
-    def check(self, scope: Scope) -> None:
-        """Raise HTTPException for a request that a page of another site may have caused."""
-        headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if not self._allows_host(host):
-            problem = f"host {host!r} is not allowed; start the server with --allow-host NAME"
-            raise HTTPException(421, f"{problem}, or use its address")
-        if scope["method"] in ("GET", "OPTIONS") or _is_same_origin(headers):
-            return
-        origin = headers.get("origin", "")
-        if "*" not in self._origins and origin not in self._origins:
-            problem = f"web pages of {origin or 'other sites'} may not use the server"
-            raise HTTPException(403, f"{problem}; start it with --cors ORIGIN to allow them")
 
-    def _allows_host(self, host: str) -> bool:
-        """Return whether a `Host` header is allowed. DNS rebinding needs a host name, so all addresses are safe."""
-        if "*" in self._hosts or not host:  # HTTP/1.0 clients may omit it; browsers always send it
-            return True
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
-            if name == "localhost" or name.endswith(".localhost") or name in self._hosts:
-                return True
-            ipaddress.ip_address(name)
-        except ValueError:  # a name, or an invalid address
-            return False
+def _is_allowed_host(host: str, hosts: Collection[str]) -> bool:
+    """Return whether a `Host` header is allowed. DNS rebinding needs a host name, so all addresses are safe."""
+    if "*" in hosts or not host:  # HTTP/1.0 clients may omit it; browsers always send it
         return True
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+        if name == "localhost" or name.endswith(".localhost") or name in hosts:
+            return True
+        ipaddress.ip_address(name)
+    except ValueError:  # a name, or an invalid address
+        return False
+    return True
 
 
 def _is_same_origin(headers: Headers) -> bool:

@@ -21,7 +21,7 @@ from nmt.decode.glossary import Glossary, Term, forms_of
 from nmt.decode.translation import Attention, Translation
 from nmt.errors import UserError
 from nmt.recipe import NO_LANGUAGE
-from nmt.serve.access import AccessRules
+from nmt.serve.access import check_access
 from nmt.serve.documents import join_documents, split_texts
 from nmt.serve.events import Event, merge, stream_events, with_text_events
 from nmt.serve.libretranslate import add_libretranslate_api
@@ -48,10 +48,10 @@ def build_app(service: Service, origins: Sequence[str] = (), hosts: Sequence[str
     """Build the application, without FastAPI's documentation pages, which load scripts from other hosts.
 
     origins: allowed CORS origins, or `*` for all
-    hosts:   allowed host names, see `AccessRules`
+    hosts:   allowed host names, see `check_access`
     """
     app = FastAPI(title="nmt", docs_url=None, redoc_url=None, redirect_slashes=False, default_response_class=JsonLine)
-    app.add_middleware(_Middleware, service=service, rules=AccessRules(origins, hosts))
+    app.add_middleware(_Middleware, service=service, check_access=partial(check_access, origins=origins, hosts=hosts))
     if origins:
         allowed = ["Authorization", "Content-Type"]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=allowed)
@@ -186,7 +186,7 @@ def _describe(model: ServedModel) -> dict[str, Any]:
         "engine": model.description,
         "beam_size": model.decode.beam_size,
         "length_alpha": model.decode.length_alpha,
-        "context": model.context._asdict(),
+        "context": model.translator.context._asdict(),
         "unsupported": model.unsupported,
     }
 
@@ -244,7 +244,7 @@ def _check_phrases(body: TranslateRequest, model: ServedModel) -> None:
     The prefix takes precedence over forbidden phrases of the server.
     """
     for phrase in body.forbidden:
-        if contains_phrase(body.prefix, phrase, ignores_case=model.lowercases):
+        if contains_phrase(body.prefix, phrase, ignores_case=model.translator.lowercases):
             raise HTTPException(400, f"prefix contains {phrase!r}, which is forbidden; change one of them")
     phrases = [("preferred", forms_of(phrase)) for phrase, bias in body.preferred.items() if bias > 0]
     phrases += [("required", forms_of(required)) for required in body.required]
@@ -285,7 +285,8 @@ def _require_allowed(what: str, forms: Sequence[str], body: TranslateRequest, mo
 def _forbidden_in(phrase: str, body: TranslateRequest, model: ServedModel) -> str:
     """Return the first forbidden phrase of the server or the request that a phrase contains; "" if there is none."""
     forbidden = (*model.decode.forbid, *body.forbidden)
-    return next((one for one in forbidden if contains_phrase(phrase, one, ignores_case=model.lowercases)), "")
+    ignores_case = model.translator.lowercases
+    return next((one for one in forbidden if contains_phrase(phrase, one, ignores_case=ignores_case)), "")
 
 
 def _make_lines(texts: Sequence[str], body: TranslateRequest, model: ServedModel) -> list[Line]:
@@ -358,8 +359,8 @@ class _Middleware:
     `CORSMiddleware` answers preflight requests, which are not counted.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, rules: AccessRules) -> None:
-        self._app, self._service, self._rules = app, service, rules
+    def __init__(self, app: ASGIApp, service: Service, check_access: Callable[[Scope], None]) -> None:
+        self._app, self._service, self._check_access = app, service, check_access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Process one request."""
@@ -379,7 +380,7 @@ class _Middleware:
 
         service.num_active += 1
         try:
-            self._rules.check(scope)
+            self._check_access(scope)
             if service.is_draining and scope["path"] not in _SERVED_WHILE_DRAINING:
                 response = JsonLine({"error": SHUTTING_DOWN}, 503, {"connection": "close"})
                 await response(scope, receive, send_and_record)

@@ -18,7 +18,7 @@ from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.errors import CommandError, UserError
 from nmt.keep.translator import PreservingTranslator, unspaced_markup
-from nmt.recipe import NO_LANGUAGE, Context, DecodeRecipe, explain, ineffective_option, overrides_by_name
+from nmt.recipe import NO_LANGUAGE, DecodeRecipe, explain, ineffective_option, overrides_by_name
 from nmt.serve.batching import Batcher, BatchingOptions
 from nmt.serve.log import log_warning
 from nmt.serve.memory import ServedMemory
@@ -103,6 +103,7 @@ class ServedModel:
     languages:   source and target
     description: engine and precision
     batcher:     lines are grouped by RequestOptions and batch key, Pairs and AttentionRequests by their class
+    translator:  with the options of the model
     memory:      translations of earlier requests; not used for partial words, alternatives or streamed tokens
     """
 
@@ -120,7 +121,7 @@ class ServedModel:
         """Serve a translator. decode: its options; load_scorer: called at the first request for scores"""
         self.name, self.description = name, description
         self.languages, self.decode, self.memory = languages, decode, memory
-        self._translator = translator
+        self.translator = translator
         self._scorer = lru_cache(1)(load_scorer)
         self._translator_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._make_translator)
         self._with_memory_for = lru_cache(_MAX_CACHED_TRANSLATORS)(self._add_memory)
@@ -131,26 +132,11 @@ class ServedModel:
     @property
     def unsupported(self) -> dict[str, str]:
         """Fields of requests that the engine or the model does not support, with the reason."""
-        return self._translator.unsupported
-
-    @property
-    def lowercases(self) -> bool:
-        """True if translations are always lowercase."""
-        return self._translator.lowercases
-
-    @property
-    def aligns(self) -> bool:
-        """Whether the engine and the model have word alignments."""
-        return "alignments" not in self.unsupported and self.languages[0] != NO_LANGUAGE
+        return self.translator.unsupported
 
     def require_aligner(self) -> None:
         """Raise UserError if the model lacks the layer or the heads for alignments."""
         self._translator_for(RequestOptions(alignments=True))
-
-    @property
-    def context(self) -> Context:
-        """The document context that the model uses."""
-        return self._translator.context
 
     def submit(
         self, options: RequestOptions, lines: Sequence[Line], client: Hashable = None
@@ -159,7 +145,7 @@ class ServedModel:
 
         Lines with alternatives or streamed tokens are translated one by one: each needs searches of its own.
         """
-        key = self._translator.batch_key(lines[0].text) if len(lines) == 1 else None
+        key = self.translator.batch_key(lines[0].text) if len(lines) == 1 else None
         joins = not (options.alternatives or options.stream_tokens)
         return self.batcher.submit((options, key), lines, client, joins=joins)
 
@@ -223,10 +209,10 @@ class ServedModel:
         hint = "; if sentences are missing, send each as a line, or use --split-sentences"
         if self.decode.split_sentences or self.decode.trees:
             hint = ""
-        if translator.lines_split > self._translator.lines_split:
+        if translator.lines_split > self.translator.lines_split:
             result = "truncated" if self.decode.long_lines == "truncate" else f"translated in parts{hint}"
             self._report(f"too long for the model and was {result}")
-        if translator.lines_longer > self._translator.lines_longer:
+        if translator.lines_longer > self.translator.lines_longer:
             self._report(f"longer than any sentence of the training text; check the translation{hint}")
 
     def _report(self, problem: str) -> None:
@@ -248,7 +234,7 @@ class ServedModel:
         return MemoryTranslator(translator, self.memory, settings)
 
     def _make_translator(self, options: RequestOptions) -> TextTranslator:
-        return self._translator.with_decode(self._decode_of(options), scores=options.needs_scores)
+        return self.translator.with_decode(self._decode_of(options), scores=options.needs_scores)
 
     def _decode_of(self, options: RequestOptions) -> DecodeRecipe:
         """Return the options of the model with those of a request; raises UserError if they are inconsistent."""
@@ -295,7 +281,9 @@ def require_aligners(models: Sequence[ServedModel], settings: Sequence[str]) -> 
     options = [name for name in overrides_by_name(settings) if name.startswith("alignment_")]
     if not options:
         return
-    aligning = [model for model in models if model.aligns]
+    aligning = [
+        model for model in models if "alignments" not in model.unsupported and model.languages[0] != NO_LANGUAGE
+    ]
     for model in aligning:
         model.require_aligner()
     if not aligning:

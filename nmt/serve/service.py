@@ -174,18 +174,18 @@ class Service:
         lines = [line for document in documents for line in document]
         texts = [line.text for line in lines]
         self.check_size(texts)
-        size, has_target = model.context.size, model.context.has_target
+        context = model.translator.context
         document_numbers = [number for number, document in enumerate(documents) for _ in document]
-        context_sizes = [len(before) for _, before in with_previous(texts, size, is_blank, document_numbers)]
-        previous: list[Previous] = list(texts)  # with has_target, pairs with the translations of earlier rounds
+        context_sizes = [len(before) for _, before in with_previous(texts, context.size, is_blank, document_numbers)]
+        previous: list[Previous] = list(texts)  # with target context, pairs with the translations of earlier rounds
         n_best_lists: list[list[Translation]] = [[]] * len(lines)
-        rounds = document_rounds(context_sizes) if has_target else [list(range(len(lines)))]
+        rounds = document_rounds(context_sizes) if context.has_target else [list(range(len(lines)))]
         for number, indices in enumerate(rounds):
             with_context = [lines[i]._replace(context=tuple(previous[i - context_sizes[i] : i])) for i in indices]
             round_results = await self.translate(request, model, options, with_context, waits=number > 0)
             for i, n_best in zip(indices, round_results, strict=True):
                 n_best_lists[i] = n_best
-                if has_target:
+                if context.has_target:
                     previous[i] = (texts[i], n_best[0].text)
         return n_best_lists
 

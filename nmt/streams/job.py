@@ -257,8 +257,10 @@ class TranslationJob:
         is_document = self.source.reader.format in DOCUMENT_FORMATS  # without marks, because it cannot be resumed
         counts = Counts()
         header = "" if done_before else self.output.header  # comes with the first result, after the model is loaded
+        is_typed = self.source.is_terminal
+        progress_bar = progress("translating", count, "lines", done=done_before)
         try:
-            with _progress_bar(count, self.source.is_terminal, done_before) as bar:
+            with nullcontext(ProgressBar.silent()) if is_typed else progress_bar as bar:
                 for result in results:
                     self.report.add(result.terms)
                     done = done_before + counts.lines + result.counts.lines
@@ -327,13 +329,3 @@ def _with_digests(windows: Iterator[list[Record]], digest: InputDigest, digests:
         digest.add(window)
         digests.append(digest.hexdigest())
         yield window
-
-
-@contextmanager
-def _progress_bar(count: int | None, is_terminal: bool, done: int) -> Iterator[ProgressBar]:
-    """Show progress on stderr, except for input that is typed at a terminal."""
-    if is_terminal:
-        yield ProgressBar.silent()
-    else:
-        with progress("translating", count, "lines", done=done) as bar:
-            yield bar
