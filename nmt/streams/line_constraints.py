@@ -2,115 +2,106 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from nmt.decode.glossary import Term, split_forms
-from nmt.decode.task import Previous
 from nmt.errors import UserError
 from nmt.recipe import NO_CONTEXT, Context
 from nmt.text.clean import valid_unicode
 from nmt.text.json_fields import one_line
 
-_TERMS = "a list of pairs [term, translation], the translation as text or as a list of alternatives"
-_TRANSLATED_SENTENCES = "a list of pairs [sentence, translation], because this model needs previous translations"
+
+class _WrongValueError(Exception):
+    """A value of a type that a field does not support; the only argument is the value."""
 
 
-class LineConstraints(TypedDict, total=False):
-    """Fields of a `Record`."""
-
-    prefix: str
-    required: tuple[str | tuple[str, ...], ...]
-    forbidden: tuple[str, ...]
-    tag: str
-    terms: tuple[Term, ...]
-    context: tuple[Previous, ...]
-
-
-def read_constraints(fields: Any, where: str, text_field: str, *, context: Context = NO_CONTEXT) -> LineConstraints:
-    """Return the constraints among the fields of a JSON object; null counts as absent.
+def read_constraints(
+    fields: Mapping[str, Any], where: str, text_field: str, *, context: Context = NO_CONTEXT
+) -> dict[str, Any]:
+    """Return the constraints among the fields of a JSON object as fields of a `Record`; null counts as absent.
 
     text_field: the field of the text, which is not a constraint
     context:    context that the model uses; without it, the field `context` is ignored
 
     Raises UserError, which names `where` and the field, for a field of another type.
     """
-    given = {name: value for name, value in fields.items() if value is not None and name != text_field}
-    constraints = LineConstraints()
-    if "prefix" in given:
-        constraints["prefix"] = _Field("prefix", "text", where).text(given["prefix"])
-    if "tag" in given:
-        constraints["tag"] = _Field("tag", "text", where).text(given["tag"])
-    if "required" in given:
-        field = _Field("required", "a list of phrases, or of lists of alternatives", where)
-        phrases = map(field.alternatives, field.elements(given["required"]))
-        constraints["required"] = tuple(split_forms(one) if isinstance(one, str) else one for one in phrases)
-    if "forbidden" in given:
-        field = _Field("forbidden", "a list of phrases", where)
-        constraints["forbidden"] = tuple(map(field.phrase, field.elements(given["forbidden"])))
-    if "glossary" in given:
-        field = _Field("glossary", _TERMS, where)
-        pairs = map(field.pair, field.elements(given["glossary"]))
-        constraints["terms"] = tuple(_term(field, *pair, number) for number, pair in enumerate(pairs, start=1))
-    if "context" in given and context.has_target:
-        field = _Field("context", _TRANSLATED_SENTENCES, where)
-        pairs = map(field.pair, field.elements(given["context"]))
-        constraints["context"] = tuple((field.text(source), field.text(target)) for source, target in pairs)
-    elif "context" in given and context.size:
-        field = _Field("context", "a list of sentences", where)
-        constraints["context"] = tuple(map(field.text, field.elements(given["context"])))
+    parsers = _PARSERS
+    if context.size:
+        parsers = parsers | {"context": _TRANSLATED_SENTENCES if context.has_target else _SENTENCES}
+    constraints: dict[str, Any] = {}
+    for name, (parse, expected) in parsers.items():
+        value = fields.get(name)
+        if value is None or name == text_field:
+            continue
+        try:
+            constraints[name] = parse(value)
+        except _WrongValueError as error:
+            shown = f"{error.args[0]!r:.60}"
+            raise UserError(
+                f"{where}: field {name!r} must be {expected}; got {shown}; fix it, or rename the field"
+            ) from error
+    if pairs := constraints.pop("glossary", ()):
+        constraints["terms"] = tuple(
+            Term.parse(source, target, f"{where}: field 'glossary', pair {number}")
+            for number, (source, target) in enumerate(pairs, start=1)
+        )
     return constraints
 
 
-def _term(field: _Field, source: Any, target: Any, number: int) -> Term:
-    where = f"{field.where}: field {field.name!r}, pair {number}"
-    return Term.parse(field.text(source), field.alternatives(target), where)
+def _text(value: Any) -> str:
+    """Return a text without line breaks."""
+    if not isinstance(value, str):
+        raise _WrongValueError(value)
+    return one_line(valid_unicode(value))
 
 
-@dataclass(frozen=True)
-class _Field:
-    """Checks the values of a field; its methods raise UserError for values of another type.
+def _phrase(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _WrongValueError(value)
+    return _text(value)
 
-    expected: description of valid values
-    where:    input and line number
-    """
 
-    name: str
-    expected: str
-    where: str
+def _alternatives(value: Any) -> str | tuple[str, ...]:
+    return tuple(map(_phrase, value)) if isinstance(value, list) and value else _phrase(value)
 
-    def text(self, value: Any) -> str:
-        """Return a text without line breaks."""
-        if not isinstance(value, str):
-            raise self._error(value)
-        return one_line(valid_unicode(value))
 
-    def phrase(self, value: Any) -> str:
-        """Return a nonblank text."""
-        if not isinstance(value, str) or not value.strip():
-            raise self._error(value)
-        return self.text(value)
+def _required(value: Any) -> str | tuple[str, ...]:
+    phrase = _alternatives(value)
+    return split_forms(phrase) if isinstance(phrase, str) else phrase
 
-    def alternatives(self, value: Any) -> str | tuple[str, ...]:
-        """Return a phrase or a nonempty list of phrases."""
-        if isinstance(value, list) and value:
-            return tuple(map(self.phrase, value))
-        return self.phrase(value)
 
-    def elements(self, value: Any) -> list[Any]:
-        """Return the elements of a list."""
+def _list_of(parse: Callable[[Any], object]) -> Callable[[Any], object]:
+    def parse_list(value: Any) -> tuple[object, ...]:
         if not isinstance(value, list):
-            raise self._error(value)
-        return value
+            raise _WrongValueError(value)
+        return tuple(map(parse, value))
 
-    def pair(self, value: Any) -> tuple[Any, Any]:
-        """Return the elements of a list of two."""
+    return parse_list
+
+
+def _pair_of(parse_first: Callable[[Any], object], parse_second: Callable[[Any], object]) -> Callable[[Any], object]:
+    def parse_pair(value: Any) -> tuple[object, object]:
         if not isinstance(value, list) or len(value) != 2:
-            raise self._error(value)
-        return value[0], value[1]
+            raise _WrongValueError(value)
+        return parse_first(value[0]), parse_second(value[1])
 
-    def _error(self, value: Any) -> UserError:
-        shown = f"{value!r:.60}"
-        return UserError(
-            f"{self.where}: field {self.name!r} must be {self.expected}; got {shown}; fix it, or rename the field"
-        )
+    return parse_pair
+
+
+_PARSERS = {
+    "prefix": (_text, "text"),
+    "tag": (_text, "text"),
+    "required": (_list_of(_required), "a list of phrases, or of lists of alternatives"),
+    "forbidden": (_list_of(_phrase), "a list of phrases"),
+    "glossary": (
+        _list_of(_pair_of(_text, _alternatives)),
+        "a list of pairs [term, translation], the translation as text or as a list of alternatives",
+    ),
+}
+"""The parser of each field, and what it expects."""
+_SENTENCES = (_list_of(_text), "a list of sentences")
+_TRANSLATED_SENTENCES = (
+    _list_of(_pair_of(_text, _text)),
+    "a list of pairs [sentence, translation], because this model needs previous translations",
+)
