@@ -137,16 +137,11 @@ class Output:
             raise UserError(
                 f"--resume does not support {kind}; a document is translated as a whole; leave out --resume"
             )
-        if resume or restart:
-            self.require_file("--resume" if resume else "--restart")
-
-    def require_file(self, option: str) -> None:
-        """Raise UserError unless the output is a file, which --resume and --restart need."""
-        cannot = f"{option} cannot {option.removeprefix('--')}"
-        if self.path == STANDARD_STREAM:
-            raise UserError(f"{cannot} standard output; the output must be a file; set one with -o")
-        if self.is_stream:
-            raise UserError(f"{cannot} {self.path}; the output must be a regular file; set one with -o")
+        if (resume or restart) and self.is_stream:
+            action = "resume" if resume else "restart"
+            is_standard = self.path == STANDARD_STREAM
+            name, expected = ("standard output", "a file") if is_standard else (self.path, "a regular file")
+            raise UserError(f"--{action} cannot {action} {name}; the output must be {expected}; set one with -o")
 
     def count_finished(self) -> int | None:
         """Return the number of records of the complete output.

@@ -55,10 +55,10 @@ def test_a_full_disk_keeps_the_earlier_output(tmp_path: Path, monkeypatch: pytes
 
 def test_streams_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"standard output;.*;"):
-        Output(Path("-")).require_file("--resume")
+        Output(Path("-")).require_resumable("text", resume=True, restart=False)
     with pytest.raises(UserError, match="must be a regular file"):
-        Output(Path("/dev/null")).require_file("--resume")
-    Output(tmp_path / "new").require_file("--resume")
+        Output(Path("/dev/null")).require_resumable("text", resume=True, restart=False)
+    Output(tmp_path / "new").require_resumable("text", resume=True, restart=False)
 
 
 def test_finished_records_are_counted(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_named_pipe_is_written_in_place(tmp_path: Path, name: str) -> None:
     assert (gzip.decompress(found[0]) if name.endswith("gz") else found[0]) == b"one\n"
     assert pipe.is_fifo() and [path.name for path in tmp_path.iterdir()] == [name]
     with pytest.raises(UserError, match="must be a regular file"):
-        Output(pipe).require_file("--resume")
+        Output(pipe).require_resumable("text", resume=True, restart=False)
 
 
 def test_device_is_written_in_place(tmp_path: Path) -> None:
