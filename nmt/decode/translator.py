@@ -40,8 +40,8 @@ from nmt.search.limits import max_output_length
 from nmt.search.options import SearchOptions
 from nmt.search.partial_word import PartialWordModel
 from nmt.search.restricted import restrict
-from nmt.search.sampling import SamplingOptions, sample
-from nmt.search.trees import Trees, TreeTokens
+from nmt.search.sampling import sample
+from nmt.search.trees import TreeConstraint, TreeTokens
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, require_kind
 from nmt.text.pair_encoder import PairEncoder
@@ -118,7 +118,6 @@ class Translator(TextTranslator):
         self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, self._tokenizers)
         self._tree_tokens = self._find_tree_tokens() if decode.trees else None
         self._fuse(decode.fusion if decode.fusion_weight else None)
-        self._sampling = SamplingOptions.from_recipe(decode) if decode.sampling else None
         recipes = [member.recipe for member in self._members if isinstance(member, SearchModel)]
         if self._language_model is not None:
             recipes.append(self._language_model.recipe)
@@ -231,7 +230,7 @@ class Translator(TextTranslator):
 
     def _can_refill(self, tasks: Sequence[Task]) -> bool:
         """Return whether a search for these tasks supports continuous batching."""
-        if any(option is not None for option in (self._sampling, self._shortlist, self._on_tokens)):
+        if self._decode.sampling or self._shortlist is not None or self._on_tokens is not None:
             return False
         if any(task.partial for task in tasks):
             return False
@@ -249,12 +248,12 @@ class Translator(TextTranslator):
             # A partial word has at most as many tokens as bytes.
             prefix = [*task.prefix, *[ANY_TOKEN] * len(task.partial)]
             prefixes.append(prefix[: max_output_length(options, task.prefix)])
-        if self._sampling is not None:
-            results = sample(model, src, options, self._sampling, prefixes, finished)
+        if self._decode.sampling:
+            results = sample(model, src, options, self._decode, prefixes, finished)
         else:
             trees = None
             if self._tree_tokens is not None:
-                trees = Trees(self._tree_tokens, [self._num_words(task) for task in tasks])
+                trees = TreeConstraint(self._tree_tokens, [self._num_words(task) for task in tasks], self._device)
             required = [task.required for task in tasks]
             results = beam_search(model, src, options, prefixes, required, batch_size, finished, trees)
         finished.update(enumerate(results))

@@ -102,6 +102,7 @@ class Beam(PerSentence):
         """
         batch, beam_size, device = len(ids), options.beam_size, limits.device
         sentences = ActiveSentences.start(ids, device)
+        own_limits = limits[sentences.device_ids]
         width = beam_size // options.beam_groups
         log_prob = torch.full((batch, beam_size), -math.inf, dtype=torch.float32, device=device)
         log_prob[:, ::width] = 0.0
@@ -113,11 +114,11 @@ class Beam(PerSentence):
             max_finished=options.max_finished,
             clock=clock,
             sentences=sentences,
-            limits=limits[sentences.device_ids],
+            limits=own_limits,
             bias=Bias.start(options.bias, batch, beam_size, device, options.separator) if options.bias else None,
             required=None if required is None else required.select(ids, sentences.device_ids),
             forbidden=ForbiddenProgress.start(options.forbidden, batch, beam_size, device),
-            trees=None if trees is None else trees.start(sentences.device_ids, beam_size),
+            trees=None if trees is None else trees.start(sentences.device_ids, own_limits, capacity, beam_size),
             log_prob=log_prob,
             scores=torch.full(kept, -math.inf, dtype=torch.float32, device=device),
             ends=torch.zeros(kept, dtype=torch.int64, device=device),

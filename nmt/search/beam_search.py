@@ -51,7 +51,7 @@ from nmt.search.options import SearchOptions
 from nmt.search.per_sentence import split_rows
 from nmt.search.ranking import Ranker
 from nmt.search.required import RequiredPhrases
-from nmt.search.trees import TreeConstraint, Trees
+from nmt.search.trees import TreeConstraint
 from nmt.special_ids import EOS_ID
 
 # Refill when 1 / n of the batch is free: encoding only a few sentences at a time is inefficient.
@@ -105,7 +105,7 @@ def beam_search(
     required: Sequence[Sequence[Requirement]] | None = None,
     batch_size: int | None = None,
     finished: dict[int, list[Hypothesis]] | None = None,
-    trees: Trees | None = None,
+    trees: TreeConstraint | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` translations of each source sentence, best first; see the module docstring.
 
@@ -126,8 +126,7 @@ def beam_search(
     max_length = max(constraints.limits)
     ranker = Ranker(options, max_length, device)
     phrases = RequiredPhrases.start(required, options.beam_size, device, options.separator)
-    tree_constraint = None if trees is None else TreeConstraint(trees, constraints.device_limits, max_length)
-    start_beam = partial(Beam.start, options, constraints.device_limits, max_length, phrases, tree_constraint)
+    start_beam = partial(Beam.start, options, constraints.device_limits, max_length, phrases, trees)
 
     queue = _Queue(src, batch_size)
     beam = start_beam(queue.pop(active=0), clock=0)

@@ -27,33 +27,12 @@ from nmt.search.per_sentence import ActiveSentences, PerSentence, split_rows
 from nmt.special_ids import BOS_ID, EOS_ID
 
 
-@dataclass(frozen=True)
-class SamplingOptions:
-    """Options of sampling. By default, tokens are sampled from the model's own distribution."""
-
-    seed: int = 1
-    """Seed of the random numbers."""
-    temperature: float = 1.0
-    """Divisor of log-probabilities; below 1 makes probable tokens more probable."""
-    top_k: int = 0
-    """Sample from the `top_k` most probable tokens; 0 allows all."""
-    top_p: float = 1.0
-    """Sample from the smallest set of tokens with at least this probability in total (Holtzman et al. 2020)."""
-    min_p: float = 0.0
-    """Sample from tokens with at least this fraction of the highest probability."""
-
-    @classmethod
-    def from_recipe(cls, recipe: DecodeRecipe) -> SamplingOptions:
-        """Create from the options of a recipe."""
-        return cls(recipe.sampling_seed, recipe.temperature, recipe.top_k, recipe.top_p, recipe.min_p)
-
-
 @torch.inference_mode()
 def sample(
     model: StepModel[State],
     src: PackedSequences,
     options: SearchOptions,
-    sampling: SamplingOptions,
+    decode: DecodeRecipe,
     prefixes: Sequence[Sequence[int]] | None = None,
     finished: dict[int, list[Hypothesis]] | None = None,
 ) -> list[list[Hypothesis]]:
@@ -61,6 +40,8 @@ def sample(
 
     Constraints, limits, src, prefixes and finished are as in `beam_search`. Log-probabilities and scores are the
     model's, before temperature and truncation. Samples that violate the constraints are omitted.
+
+    decode: its seed, temperature and truncation apply
     """
     results = {} if finished is None else finished
     if src.num_sentences == 0:
@@ -70,7 +51,8 @@ def sample(
     max_length = max(constraints.limits)
     sentences = ActiveSentences.start(list(range(src.num_sentences)), device)
     forbidden = ForbiddenProgress.start(options.forbidden, src.num_sentences, options.n_best, device)
-    samples = _Samples.start(sentences, _random_numbers(src, sampling.seed, options.n_best, max_length), forbidden)
+    random = _random_numbers(src, decode.sampling_seed, options.n_best, max_length)
+    samples = _Samples.start(sentences, random, forbidden)
     tokens = torch.full_like(samples.tokens[:, :, 0], BOS_ID)
     state = model.start(src, options.n_best)
 
@@ -78,7 +60,7 @@ def sample(
         log_probs = model.step(tokens, state)  # (batch, n_best, vocab)
         samples.sentences.advance()
         constraints.apply(log_probs, samples.sentences, partial(samples.outputs, length - 1), samples.forbidden)
-        tokens = choose(log_probs, samples.random[:, :, length - 1], sampling)
+        tokens = choose(log_probs, samples.random[:, :, length - 1], decode)
         samples.append(length, tokens, log_probs.gather(2, tokens[:, :, None]).squeeze(2))
         is_done = samples.has_ended.all(dim=1).tolist()
         if any(is_done):
@@ -93,19 +75,24 @@ def sample(
     return [results.get(sentence, []) for sentence in range(src.num_sentences)]
 
 
-def choose(log_probs: Tensor, random: Tensor, sampling: SamplingOptions) -> Tensor:
-    """Sample one token from each distribution, (...) int64. log_probs: (..., vocab); random: (...) in [0, 1)."""
-    scaled = log_probs / sampling.temperature  # unnormalized
-    if sampling.top_k:
-        threshold = scaled.topk(min(sampling.top_k, scaled.shape[-1]), dim=-1).values[..., -1:]
+def choose(log_probs: Tensor, random: Tensor, decode: DecodeRecipe) -> Tensor:
+    """Sample one token from each distribution, (...) int64.
+
+    log_probs: (..., vocab); random: (...) in [0, 1); decode: temperature, and truncation to the `top_k` most probable
+    tokens, the smallest set with a probability of `top_p` (Holtzman et al. 2020), and at least `min_p` times
+    the highest
+    """
+    scaled = log_probs / decode.temperature  # unnormalized
+    if decode.top_k:
+        threshold = scaled.topk(min(decode.top_k, scaled.shape[-1]), dim=-1).values[..., -1:]
         scaled = scaled.masked_fill(scaled < threshold, -math.inf)
-    if sampling.top_p < 1.0:
+    if decode.top_p < 1.0:
         probs = scaled.softmax(dim=-1).sort(dim=-1, descending=True).values
-        is_needed = probs.cumsum(dim=-1) - probs < sampling.top_p  # the more probable tokens do not reach top_p
+        is_needed = probs.cumsum(dim=-1) - probs < decode.top_p  # the more probable tokens do not reach top_p
         threshold = probs.masked_fill(~is_needed, 1.0).amin(dim=-1, keepdim=True)
         scaled = scaled.masked_fill(scaled.softmax(dim=-1) < threshold, -math.inf)
-    if sampling.min_p > 0.0:
-        threshold = scaled.amax(dim=-1, keepdim=True) + math.log(sampling.min_p)
+    if decode.min_p > 0.0:
+        threshold = scaled.amax(dim=-1, keepdim=True) + math.log(decode.min_p)
         scaled = scaled.masked_fill(scaled < threshold, -math.inf)
     # In float64, because float32 rounding over a large vocabulary would favor some tokens.
     cumulative = scaled.sub_(scaled.amax(dim=-1, keepdim=True)).exp_().cumsum(dim=-1, dtype=torch.float64)

@@ -56,20 +56,11 @@ class TreeTokens(NamedTuple):
         return cls(tokenizers.tgt.vocab_size, words, brackets)
 
 
-@dataclass(frozen=True)
-class Trees:
-    """Constraint of a search. num_words: (num_sentences,) words of each source."""
-
-    tokens: TreeTokens
-    num_words: Sequence[int]
-
-
 class TreeConstraint:
     """The constraint on the device, for the sentences of one search."""
 
-    def __init__(self, trees: Trees, limits: Tensor, capacity: int) -> None:
-        """limits: (num_sentences,) maximum length of each output, EOS included; capacity: the highest limit."""
-        tokens, device = trees.tokens, limits.device
+    def __init__(self, tokens: TreeTokens, num_words: Sequence[int], device: torch.device) -> None:
+        """num_words: (num_sentences,) words of each source."""
         kinds, labels = [_OTHER] * tokens.vocab_size, [0] * tokens.vocab_size
         for word in tokens.words:
             kinds[word] = _WORD
@@ -79,20 +70,23 @@ class TreeConstraint:
         kinds[EOS_ID] = _END
         self.kinds, self.labels = to_device(kinds, device), to_device(labels, device)
         self.closing = to_device([right for _, right in tokens.brackets], device)
-        self._num_words = to_device([*trees.num_words], device)
-        self._limits, self._capacity = limits, capacity
+        self._num_words = to_device(num_words, device)
 
-    def start(self, sentences: Tensor, beam_size: int) -> TreeProgress:
-        """Return the progress of empty outputs. sentences: (batch,) indices."""
+    def start(self, sentences: Tensor, limits: Tensor, capacity: int, beam_size: int) -> TreeProgress:
+        """Return the progress of empty outputs.
+
+        sentences: (batch,) indices; limits: (batch,) maximum length of each output, EOS included; capacity: the highest
+        limit of the search
+        """
         shape = len(sentences), beam_size
         missing = self._num_words[sentences][:, None].expand(shape)
         return TreeProgress(
             constraint=self,
             missing=missing,
-            spare=self._limits[sentences][:, None] - 1 - missing,
+            spare=limits[:, None] - 1 - missing,
             depth=torch.zeros_like(missing),
             is_empty=torch.zeros_like(missing, dtype=torch.bool),
-            open=missing.new_zeros((*shape, self._capacity), dtype=torch.int32),
+            open=missing.new_zeros((*shape, capacity), dtype=torch.int32),
         )
 
 

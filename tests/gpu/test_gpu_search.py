@@ -19,7 +19,7 @@ from nmt.search.beam_search import beam_search
 from nmt.search.ensemble import Ensemble
 from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
-from nmt.search.sampling import SamplingOptions, sample
+from nmt.search.sampling import sample
 from nmt.special_ids import EOS_ID
 from tests.inference import test_captured as captured
 from tests.inference.test_captured import assert_same
@@ -99,7 +99,8 @@ def test_continuous_batching_gives_the_same_results(gpu: torch.device) -> None:
 def test_captured_samples_ensembles_and_shortlists_are_equal(gpu: torch.device) -> None:
     models = [make_model(gpu, seed=seed) for seed in (1, 2)]
     src, options = sources(6, 9, gpu), SearchOptions(beam_size=4, n_best=4, max_extra_tokens=12)
-    for sampling in (SamplingOptions(seed=3), SamplingOptions(seed=3, top_k=5), SamplingOptions(seed=3, top_p=0.8)):
+    for truncation in ({}, {"top_k": 5}, {"top_p": 0.8}):
+        sampling = DecodeRecipe(sampling=True, sampling_seed=3, **truncation)
         assert_same(sample(CapturedModel(models[0]), src, options, sampling), sample(models[0], src, options, sampling))
     generator = torch.Generator().manual_seed(1)
     allowed = torch.rand(6, VOCAB, generator=generator) < 0.5

@@ -32,7 +32,7 @@ from nmt.search.ensemble import Ensemble
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
-from nmt.search.sampling import SamplingOptions, sample
+from nmt.search.sampling import sample
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.text.tokenizer import Tokenizers
 
@@ -254,7 +254,8 @@ def test_samples_are_the_same() -> None:
     rng, model = random.Random(6), make_model()
     captured = CapturedModel(model, RepeatingRecorder())
     options = SearchOptions(beam_size=6, n_best=6, max_extra_tokens=12)
-    for sampling in (SamplingOptions(seed=3), SamplingOptions(seed=3, top_k=5), SamplingOptions(seed=3, top_p=0.8)):
+    for truncation in ({}, {"top_k": 5}, {"top_p": 0.8}):
+        sampling = DecodeRecipe(sampling=True, sampling_seed=3, **truncation)
         src = random_sources(rng, 6, longest=9)
         assert_same(sample(captured, src, options, sampling), sample(model, src, options, sampling))
 

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.packing.packed import PackedSequences
+from nmt.recipe import DecodeRecipe
 from nmt.recipe.decoding import LengthPenalty
 from nmt.search.beam_search import beam_search
 from nmt.search.fusion import Fusion
 from nmt.search.options import SearchOptions
-from nmt.search.sampling import SamplingOptions, sample
+from nmt.search.sampling import sample
 from nmt.special_ids import EOS_ID
 from tests.search.test_bias import weights_table
 from tests.search.test_continuous_batching import RefillableTableModel
@@ -104,7 +105,7 @@ def test_samples_have_the_sum_of_the_log_probabilities() -> None:
     source = source_of(3, 0)
     options = SearchOptions(beam_size=5, n_best=5, max_extra_tokens=2)
     model = Fusion(TableModel(table), TableModel(language_model), 0.7, LM_SOURCE)
-    (samples,) = sample(model, PackedSequences.from_lists([source]), options, SamplingOptions())
+    (samples,) = sample(model, PackedSequences.from_lists([source]), options, DecodeRecipe(sampling=True))
     for one in samples:
         steps = [fused(source, tuple(one.tokens[:i]))[token] for i, token in enumerate([*one.tokens, EOS_ID])]
         assert one.token_log_probs == pytest.approx(steps, rel=1e-5)

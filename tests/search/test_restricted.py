@@ -13,13 +13,13 @@ from torch import Tensor
 
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import ModelRecipe
+from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.search.beam_search import StepModel, beam_search
 from nmt.search.ensemble import Ensemble, EnsembleMean
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
-from nmt.search.sampling import SamplingOptions, sample
+from nmt.search.sampling import sample
 from nmt.special_ids import BOS_ID, EOS_ID
 from tests.search.test_search import reference_penalty
 
@@ -94,7 +94,7 @@ SEARCHES: dict[str, Callable[[StepModel[Any], PackedSequences], list[list[Hypoth
     "beam": lambda model, src: beam_search(model, src, OPTIONS),
     "greedy": lambda model, src: beam_search(model, src, replace(OPTIONS, beam_size=1, n_best=1)),
     "groups": lambda model, src: beam_search(model, src, replace(OPTIONS, beam_groups=2)),
-    "samples": lambda model, src: sample(model, src, OPTIONS, SamplingOptions(seed=3, top_p=0.9)),
+    "samples": lambda model, src: sample(model, src, OPTIONS, DecodeRecipe(sampling=True, sampling_seed=3, top_p=0.9)),
 }
 
 

@@ -11,16 +11,14 @@ import torch
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe
 from nmt.search.options import SearchOptions
-from nmt.search.sampling import SamplingOptions, choose, sample
+from nmt.search.sampling import choose, sample
 from nmt.special_ids import EOS_ID
 from tests.search.test_search import Prefix, TableModel, random_table, search, source_of
 
 SOURCE = source_of(2, 0)
 
 
-def sampled(
-    seed: int, count: int, sources: list[Prefix], sampling: SamplingOptions, **options: Any
-) -> list[list[Prefix]]:
+def sampled(seed: int, count: int, sources: list[Prefix], sampling: DecodeRecipe, **options: Any) -> list[list[Prefix]]:
     table = random_table(seed, 2)
     search_options = SearchOptions(beam_size=count, n_best=count, max_extra_tokens=0, **options)
     found = sample(TableModel(table), PackedSequences.from_lists(sources), search_options, sampling)
@@ -31,7 +29,7 @@ def sampled(
 def test_sample_frequencies_match_probabilities() -> None:
     count = 6_000
     table = random_table(5, 2)
-    [outputs] = sampled(5, count, [SOURCE], SamplingOptions(seed=3))
+    [outputs] = sampled(5, count, [SOURCE], DecodeRecipe(sampling=True, sampling_seed=3))
 
     def probability(tokens: Prefix) -> float:
         """Probability of an output, without special tokens and with a limit of two words."""
@@ -53,7 +51,9 @@ def test_sample_frequencies_match_probabilities() -> None:
 def test_scores_are_not_affected_by_temperature() -> None:
     table = random_table(9, 3)
     options = SearchOptions(beam_size=5, n_best=5, length_penalty="power", length_alpha=1.0, max_extra_tokens=1)
-    [found] = sample(TableModel(table), PackedSequences.from_lists([SOURCE]), options, SamplingOptions(temperature=0.5))
+    [found] = sample(
+        TableModel(table), PackedSequences.from_lists([SOURCE]), options, DecodeRecipe(sampling=True, temperature=0.5)
+    )
     for hypothesis in found:
         tokens = tuple(hypothesis.tokens)
         steps = [table(SOURCE, tokens[:i])[token] for i, token in enumerate((*tokens, EOS_ID))]
@@ -61,54 +61,50 @@ def test_scores_are_not_affected_by_temperature() -> None:
         assert hypothesis.score == pytest.approx(sum(steps) / len(steps), rel=1e-5)
 
 
-@pytest.mark.parametrize("sampling", [SamplingOptions(top_k=1), SamplingOptions(temperature=1e-4)])
-def test_top_k_of_one_or_a_low_temperature_is_greedy_search(sampling: SamplingOptions) -> None:
+@pytest.mark.parametrize("option", [{"top_k": 1}, {"temperature": 1e-4}])
+def test_top_k_of_one_or_a_low_temperature_is_greedy_search(option: dict[str, Any]) -> None:
     sources = [source_of(3, 0), source_of(1, 1)]
     greedy = search(random_table(4, 2), sources, SearchOptions(beam_size=1, max_extra_tokens=0))
+    sampling = DecodeRecipe(sampling=True, **option)
     assert sampled(4, 1, sources, sampling) == [[tuple(h.tokens) for h in hypotheses] for hypotheses in greedy]
 
 
 def test_samples_do_not_depend_on_the_batch_or_their_number() -> None:
     sources = [source_of(3, 0), source_of(1, 1), source_of(2, 2)]
-    together = sampled(8, 4, sources, SamplingOptions())
+    together = sampled(8, 4, sources, DecodeRecipe(sampling=True))
     for source, outputs in zip(sources, together, strict=True):
-        assert sampled(8, 4, [source], SamplingOptions()) == [outputs]
-        assert sampled(8, 2, [source], SamplingOptions()) == [outputs[:2]]
-    assert sampled(8, 4, sources, SamplingOptions(seed=2)) != together
+        assert sampled(8, 4, [source], DecodeRecipe(sampling=True)) == [outputs]
+        assert sampled(8, 2, [source], DecodeRecipe(sampling=True)) == [outputs[:2]]
+    assert sampled(8, 4, sources, DecodeRecipe(sampling=True, sampling_seed=2)) != together
 
 
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [
-        (SamplingOptions(top_k=2), {0, 2}),
-        (SamplingOptions(top_p=0.6), {0, 2}),
-        (SamplingOptions(top_p=0.39), {0}),
-        (SamplingOptions(min_p=0.3), {0, 2, 3}),
-        (SamplingOptions(temperature=0.5, min_p=0.3), {0, 2}),
-        (SamplingOptions(), {0, 1, 2, 3}),
+        (DecodeRecipe(sampling=True, top_k=2), {0, 2}),
+        (DecodeRecipe(sampling=True, top_p=0.6), {0, 2}),
+        (DecodeRecipe(sampling=True, top_p=0.39), {0}),
+        (DecodeRecipe(sampling=True, min_p=0.3), {0, 2, 3}),
+        (DecodeRecipe(sampling=True, temperature=0.5, min_p=0.3), {0, 2}),
+        (DecodeRecipe(sampling=True), {0, 1, 2, 3}),
     ],
 )
-def test_truncated_tokens_are_not_sampled(sampling: SamplingOptions, expected: set[int]) -> None:
+def test_truncated_tokens_are_not_sampled(sampling: DecodeRecipe, expected: set[int]) -> None:
     log_probs = torch.tensor([0.4, 0.1, 0.3, 0.2, 0.0]).log().expand(1_000, -1)
     assert set(choose(log_probs, torch.arange(1_000) / 1_000, sampling).tolist()) == expected
 
 
-def test_options_match_the_recipe() -> None:
-    recipe = DecodeRecipe(sampling=True, sampling_seed=5, temperature=0.5, top_k=3, top_p=0.9, min_p=0.1)
-    assert SamplingOptions.from_recipe(recipe) == SamplingOptions(5, 0.5, 3, 0.9, 0.1)
-
-
 def test_samples_respect_constraints() -> None:
-    [outputs] = sampled(1, 50, [SOURCE], SamplingOptions(), min_tokens=2, no_repeat_ngram=1)
+    [outputs] = sampled(1, 50, [SOURCE], DecodeRecipe(sampling=True), min_tokens=2, no_repeat_ngram=1)
     assert set(outputs) <= {(4, 5), (5, 4)}
-    [outputs] = sampled(1, 50, [SOURCE], SamplingOptions(), min_tokens=2, forbidden=((4, 5),))
+    [outputs] = sampled(1, 50, [SOURCE], DecodeRecipe(sampling=True), min_tokens=2, forbidden=((4, 5),))
     assert set(outputs) == {(4, 4), (5, 4), (5, 5)}
 
 
 def test_impossible_samples_are_omitted() -> None:
     """A source without words allows only the empty output."""
     options = {"min_tokens": 1, "forbidden": ((4,), (5,))}
-    assert sampled(1, 3, [SOURCE, source_of(0, 0)], SamplingOptions(), **options) == [[], [()] * 3]
+    assert sampled(1, 3, [SOURCE, source_of(0, 0)], DecodeRecipe(sampling=True), **options) == [[], [()] * 3]
 
 
 def test_a_sample_that_cannot_end_does_not_affect_the_others() -> None:
@@ -120,6 +116,6 @@ def test_a_sample_that_cannot_end_does_not_affect_the_others() -> None:
 
     sources = [source_of(1, 0), source_of(1, 1)]
     options = SearchOptions(beam_size=8, n_best=8, max_extra_tokens=0)
-    for found in sample(TableModel(table), PackedSequences.from_lists(sources), options, SamplingOptions()):
+    for found in sample(TableModel(table), PackedSequences.from_lists(sources), options, DecodeRecipe(sampling=True)):
         assert 0 < len(found) < 8
         assert {tuple(hypothesis.tokens) for hypothesis in found} == {(5,)}

@@ -16,13 +16,13 @@ from nmt.inference.captured import CapturedModel
 from nmt.inference.prepacked import prepack
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import ModelRecipe
+from nmt.recipe import DecodeRecipe, ModelRecipe
 from nmt.search.beam_search import StepModel, beam_search
 from nmt.search.ensemble import Ensemble
 from nmt.search.fusion import Fusion
 from nmt.search.options import SearchOptions
 from nmt.search.restricted import restrict
-from nmt.search.sampling import SamplingOptions, sample
+from nmt.search.sampling import sample
 from nmt.special_ids import EOS_ID
 from tests.simulated_cuda import CUDA, SimulatedCuda, SynchronizationError, on_gpu, simulated_cuda
 
@@ -181,7 +181,7 @@ def test_sampling_synchronizes_once_per_step_and_departure(sampling: dict[str, A
     options = SearchOptions(**{"max_extra_tokens": 20} | PLAIN[constraints] | {"beam_size": 3, "n_best": 3})
     with simulated_cuda({SAMPLE, TOKENS, READ_SAMPLES, COMPACT}) as mode:
         found, expected = (
-            sample(make_model(device), sources(device), options, SamplingOptions(**sampling), PREFIXES)
+            sample(make_model(device), sources(device), options, DecodeRecipe(sampling=True, **sampling), PREFIXES)
             for device in (CUDA, CPU)
         )
     assert [[hypothesis.tokens for hypothesis in each] for each in found] == [

@@ -17,7 +17,7 @@ from nmt.recipe import DecodeRecipe, TokenizerRecipe, parse_recipe
 from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
-from nmt.search.trees import TreeConstraint, TreeProgress, Trees, TreeTokens
+from nmt.search.trees import TreeConstraint, TreeProgress, TreeTokens
 from nmt.special_ids import EOS_ID
 from nmt.text.tokenizer import Tokenizers, train_tokenizers
 from nmt.text.trees import brackets, linearize, read_tree, words
@@ -52,12 +52,12 @@ def all_trees(num_words: int, longest: int) -> list[Prefix]:
 
 def search(model: TableModel, sizes: list[int], options: SearchOptions, **keywords: Any) -> list[list[Hypothesis]]:
     src = PackedSequences.from_lists([[*range(4, 4 + size), EOS_ID] for size in sizes])
-    return beam_search(model, src, options, trees=Trees(TOKENS, sizes), **keywords)
+    return beam_search(model, src, options, trees=TreeConstraint(TOKENS, sizes, torch.device("cpu")), **keywords)
 
 
 def progress_of(num_words: int, limit: int) -> TreeProgress:
-    constraint = TreeConstraint(Trees(TOKENS, [num_words]), torch.tensor([limit + 1]), limit + 1)
-    return constraint.start(torch.tensor([0]), 1)
+    constraint = TreeConstraint(TOKENS, [num_words], torch.device("cpu"))
+    return constraint.start(torch.tensor([0]), torch.tensor([limit + 1]), limit + 1, 1)
 
 
 def possible(progress: TreeProgress) -> set[int]:
@@ -169,8 +169,8 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
 def test_every_tree_is_possible(line: str, tokenizers: Tokenizers) -> None:
     tree = read_tree(line)
     tokens, num_words = tokenizers.tgt.encode(linearize(tree)), len(words(tree))
-    constraint = TreeConstraint(Trees(TreeTokens.find(tokenizers), [num_words]), torch.tensor([len(tokens) + 1]), 40)
-    progress = constraint.start(torch.tensor([0]), 1)
+    constraint = TreeConstraint(TreeTokens.find(tokenizers), [num_words], torch.device("cpu"))
+    progress = constraint.start(torch.tensor([0]), torch.tensor([len(tokens) + 1]), 40, 1)
     for token in [*tokens, EOS_ID]:
         log_probs = torch.zeros(1, 1, tokenizers.tgt.vocab_size)
         progress.apply(log_probs)
