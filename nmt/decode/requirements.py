@@ -6,7 +6,7 @@ from nmt.data.fingerprint import read_report
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.decode.context import ContextEncoder
 from nmt.decode.language_model import require_fusible, require_language
-from nmt.decode.shortlist import Shortlist, require_languages
+from nmt.decode.shortlist import Shortlist
 from nmt.errors import UserError
 from nmt.recipe import Recipe
 from nmt.search.trees import TreeTokens
@@ -49,8 +49,7 @@ def require_decoding(recipe: Recipe, tokenizers: Tokenizers) -> None:
         if tag is not None:
             tokenizers.src.tag_id(tag)
     if decode.shortlist is not None:
-        Shortlist.load(decode.shortlist, tokenizers)
-        require_languages(decode.shortlist, (recipe.src_lang, recipe.tgt_lang))
+        Shortlist.load(decode.shortlist, tokenizers, (recipe.src_lang, recipe.tgt_lang))
     if decode.trees:
         TreeTokens.find(tokenizers)
     if decode.fusion is not None:

@@ -72,7 +72,7 @@ class Shortlist:
     def save(self, path: Path, tokenizers: Tokenizers, languages: tuple[str, str] | None = None) -> None:
         """Write a safetensors file with fingerprints of the tokenizers; raises UserError if it cannot be written.
 
-        languages: source and target, see `require_languages`
+        languages: source and target
         """
         arrays = {name: np.ascontiguousarray(getattr(self, name), dtype=np.int32) for name in _ARRAYS}
         metadata = {"format": _FORMAT, "sha256": _digest(arrays), "tokenizers": _fingerprint(tokenizers)}
@@ -81,8 +81,12 @@ class Shortlist:
         write_file(path, _with_sorted_header(save(arrays, metadata=metadata)))
 
     @classmethod
-    def load(cls, path: Path, tokenizers: Tokenizers) -> Shortlist:
-        """Read and verify a file; raises UserError if it is damaged, not a shortlist, or for other tokenizers."""
+    def load(cls, path: Path, tokenizers: Tokenizers, languages: tuple[str, str] | None = None) -> Shortlist:
+        """Read and verify a file.
+
+        Raises UserError if it is damaged, not a shortlist, or for other languages or tokenizers, which languages may
+        share. Files of earlier versions do not name their languages.
+        """
         try:
             with safe_open(reject_pipe(path), framework="numpy") as file:
                 metadata = file.metadata() or {}
@@ -97,29 +101,17 @@ class Shortlist:
             ) from error
         if metadata.get("sha256") != _digest(arrays):
             raise UserError(f"{path} is damaged; its SHA-256 must match its contents; run `nmt shortlist` again")
+        expected = metadata.get("languages") if languages is None else " to ".join(languages)
+        if metadata.get("languages", expected) != expected:
+            raise UserError(
+                f"{path} was made from a run that translates from {metadata['languages']}; the model translates from "
+                f"{expected}; create it from the model's run"
+            )
         if metadata.get("tokenizers") != _fingerprint(tokenizers):
             raise UserError(
                 f"{path} belongs to other tokenizers; expected those of the model; create it from the model's run"
             )
         return cls(tokenizers.tgt.vocab_size, **arrays)
-
-
-def require_languages(path: Path, languages: tuple[str, str]) -> None:
-    """Raise UserError if a shortlist is for other languages; tokenizers may be shared across languages.
-
-    Files of earlier versions do not name their languages.
-    """
-    try:
-        with safe_open(reject_pipe(path), framework="numpy") as file:
-            stored = (file.metadata() or {}).get("languages")
-    except (SafetensorError, OSError):  # reported by `Shortlist.load`
-        return
-    expected = " to ".join(languages)
-    if stored is not None and stored != expected:
-        raise UserError(
-            f"{path} was made from a run that translates from {stored}; the model translates from {expected}; create "
-            "it from the model's run"
-        )
 
 
 def make_shortlist(

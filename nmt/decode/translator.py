@@ -16,7 +16,7 @@ from nmt.alignment.attention import AlignmentAttention, AttendingModel, WordAlig
 from nmt.checkpoint import LoadedModel, load_model
 from nmt.decode.arguments import require_list, require_options, require_precision, require_strings
 from nmt.decode.language_model import FusedLanguageModel, require_fusible, require_language
-from nmt.decode.shortlist import Shortlist, require_languages
+from nmt.decode.shortlist import Shortlist
 from nmt.decode.task import Task
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Attention, Translation
@@ -113,9 +113,9 @@ class Translator(TextTranslator):
         if self._has_ensemble:
             self._model = Ensemble(self._members, decode.ensemble_mean)
         self._preferred = sorted({token for phrase, value in self._options.bias if value > 0 for token in phrase})
-        if decode.shortlist is not None and self._languages is not None:
-            require_languages(decode.shortlist, self._languages)
-        self._shortlist = None if decode.shortlist is None else Shortlist.load(decode.shortlist, self._tokenizers)
+        self._shortlist: Shortlist | None = None
+        if decode.shortlist is not None:
+            self._shortlist = Shortlist.load(decode.shortlist, self._tokenizers, self._languages)
         self._tree_tokens = self._find_tree_tokens() if decode.trees else None
         self._fuse(decode.fusion if decode.fusion_weight else None)
         recipes = [member.recipe for member in self._members if isinstance(member, SearchModel)]

@@ -11,7 +11,7 @@ chrf  for each order: n-grams of the hypothesis, n-grams of the reference, match
 
 from __future__ import annotations
 
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,7 @@ _CHRF_BETA = 2.0
 
 def score_of_counts(metric: CorpusMetric, counts: Counts) -> Counts:
     """Return the score of corpora, 0 to 100, from summed counts: (..., counts) -> (...)."""
-    match metric:
-        case "bleu":
-            return _bleu(counts)
-        case "chrf":
-            return _chrf(counts)
-        case _:
-            assert_never(metric)
+    return {"bleu": _bleu, "chrf": _chrf}[metric](counts)
 
 
 def _bleu(counts: Counts) -> Counts:

@@ -30,11 +30,7 @@ from nmt.devices.transfer import to_device, to_lists
 from nmt.search.per_sentence import PerSentence
 from nmt.search.phrase_rewards import Biases, PhraseRewards, Phrases
 
-
-@lru_cache(maxsize=4)
-def phrase_rewards(biases: Biases) -> PhraseRewards:
-    """Return the `PhraseRewards`, cached across searches."""
-    return PhraseRewards(biases)
+phrase_rewards = lru_cache(maxsize=4)(PhraseRewards)  # shared by searches
 
 
 @lru_cache(maxsize=4)

@@ -22,34 +22,33 @@ from nmt.special_ids import PAD_ID
 
 
 class ForbiddenPhrases:
-    """Phrases of at least two tokens that no output contains, matched by all their tokens but the last."""
+    """Phrases of at least two tokens that no output contains.
+
+    matcher: matches all tokens of a phrase but the last
+    """
 
     def __init__(self, phrases: Sequence[Sequence[int]], device: torch.device) -> None:
         last_tokens: dict[tuple[int, ...], set[int]] = defaultdict(set)
         for *context, last in phrases:
             last_tokens[tuple(context)].add(last)
         contexts = sorted(last_tokens)
-        self._matcher = PhraseMatcher(contexts, device)
+        self.matcher = matcher = PhraseMatcher(contexts, device)
         # The last tokens of all phrases, concatenated by node, with their number and offset for each node.
-        counts = np.zeros(len(self._matcher.suffixes), dtype=np.int64)
+        counts = np.zeros(len(matcher.suffixes), dtype=np.int64)
         offsets = np.zeros_like(counts)
         sizes = [len(last_tokens[context]) for context in contexts]
-        counts[self._matcher.trie.ends] = sizes
-        offsets[self._matcher.trie.ends] = np.cumsum([0, *sizes[:-1]])
+        counts[matcher.trie.ends] = sizes
+        offsets[matcher.trie.ends] = np.cumsum([0, *sizes[:-1]])
         self._counts, self._offsets = to_device(counts, device), to_device(offsets, device)
         self._last_tokens = to_device([last for context in contexts for last in sorted(last_tokens[context])], device)
         self._max_count = max(sizes)
-
-    def step(self, nodes: Tensor, tokens: Tensor) -> Tensor:
-        """Return the node after one more token; all (batch, beam) int64. The node of an empty output is 0."""
-        return self._matcher.step(nodes, tokens)
 
     def apply(self, log_probs: Tensor, nodes: Tensor) -> None:
         """Make tokens that complete a phrase impossible, in place.
 
         log_probs: (batch, beam, vocab), PAD_ID already impossible; nodes: (batch, beam) of the outputs so far
         """
-        suffixes = self._matcher.suffixes[nodes]  # (batch, beam, max_suffixes)
+        suffixes = self.matcher.suffixes[nodes]  # (batch, beam, max_suffixes)
         counts, offsets = self._counts[suffixes], self._offsets[suffixes]
         if log_probs.is_cuda:  # reading the actual numbers of tokens would synchronize
             self.forbid_padded(log_probs, counts, offsets)
@@ -72,10 +71,7 @@ class ForbiddenPhrases:
         log_probs.scatter_(2, tokens.where(exists, PAD_ID).flatten(2), -math.inf)
 
 
-@lru_cache(maxsize=4)
-def forbidden_phrases(phrases: tuple[tuple[int, ...], ...], device: torch.device) -> ForbiddenPhrases:
-    """Return the `ForbiddenPhrases`, cached across searches."""
-    return ForbiddenPhrases(phrases, device)
+forbidden_phrases = lru_cache(maxsize=4)(ForbiddenPhrases)  # shared by searches
 
 
 @dataclass
@@ -109,4 +105,4 @@ class ForbiddenProgress(PerSentence):
         parents: None if each hypothesis extends itself, as in sampling
         """
         nodes = self.nodes if parents is None else self.nodes.gather(1, parents)
-        return replace(self, nodes=self.phrases.step(nodes, tokens))
+        return replace(self, nodes=self.phrases.matcher.step(nodes, tokens))

@@ -16,7 +16,7 @@ from nmt.alignment import pair_chunks
 from nmt.alignment.lexical import PASSES, estimate_lexicon
 from nmt.data.store import PairStore, PairWriter
 from nmt.decode import shortlist as module
-from nmt.decode.shortlist import Shortlist, coverage, make_shortlist, require_languages
+from nmt.decode.shortlist import Shortlist, coverage, make_shortlist
 from nmt.decode.translator import Translator
 from nmt.errors import UserError
 from nmt.model.transformer import Transformer
@@ -221,12 +221,12 @@ def test_a_pipe_is_an_error(tokenizers: Tokenizers, tmp_path: Path) -> None:
 
 def test_other_languages_are_rejected(made: Shortlist, tokenizers: Tokenizers, tmp_path: Path) -> None:
     made.save(tmp_path / "old", tokenizers)
-    require_languages(tmp_path / "old", ("de", "en"))
+    Shortlist.load(tmp_path / "old", tokenizers, ("de", "en"))
     made.save(tmp_path / "list", tokenizers, ("en", "de"))
     Shortlist.load(tmp_path / "list", tokenizers)
-    require_languages(tmp_path / "list", ("en", "de"))
+    Shortlist.load(tmp_path / "list", tokenizers, ("en", "de"))
     with pytest.raises(UserError, match="list was made from a run that translates from en to de; the model translates"):
-        require_languages(tmp_path / "list", ("de", "en"))
+        Shortlist.load(tmp_path / "list", tokenizers, ("de", "en"))
 
 
 # --- The translator ---------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def found(phrases: list[tuple[int, ...]], outputs: list[list[int]], vocab: int, 
     log_probs[:, :, 0] = float("-inf")
     nodes = torch.zeros(1, len(outputs), dtype=torch.int64)
     for tokens in torch.tensor([outputs]).unbind(2):
-        nodes = forbidden.step(nodes, tokens)
+        nodes = forbidden.matcher.step(nodes, tokens)
     forbidden.apply(log_probs, nodes)
     assert ((log_probs == 0) | log_probs.isinf()).all()
     return log_probs[0].isinf().tolist()
