@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nmt.kv_cache.slots import heads_first
+from nmt.kv_cache.cache import heads_first
 from nmt.kv_cache.state import DecoderState, LayerState
 from nmt.recipe import ModelRecipe
 
@@ -50,7 +50,7 @@ class Shape(NamedTuple):
 
 
 class StaticCache:
-    """An `nmt.kv_cache.keys_values.Cache` of fixed size and address.
+    """An `nmt.kv_cache.cache.Cache` of fixed size and address.
 
     stored: (2, batch, num_heads, capacity, d_head), zeros in unused slots
     slots:  (beam,) int64, on the device, slots of the current step

@@ -9,8 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt.kv_cache.keys_values import Cache, KeyValueCache
-from nmt.kv_cache.slots import Slots
+from nmt.kv_cache.cache import Cache, KeyValueCache, Slots
 from nmt.packing.padding import padded_width
 
 # Steps between compactions. A compaction copies the used part of the caches once.

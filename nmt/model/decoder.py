@@ -8,8 +8,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nmt.kv_cache.keys_values import KeyValueCache
-from nmt.kv_cache.slots import Slots
+from nmt.kv_cache.cache import KeyValueCache, Slots
 from nmt.kv_cache.state import DecoderState, DecoderStepState, LayerState
 from nmt.model.layers import FeedForward, Residual, final_norm
 from nmt.model.multi_head import CrossAttention, SelfAttention

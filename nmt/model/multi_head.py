@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.kv_cache.keys_values import Cache
-from nmt.kv_cache.slots import heads_first
+from nmt.kv_cache.cache import Cache, heads_first
 from nmt.model.attention import Kernel, attend, attend_cached, attention_weights
 from nmt.model.dropout import Dropout
 from nmt.model.layers import rotate, sinusoids

@@ -38,7 +38,7 @@ STEP, READ = "search/beam_search.py:beam_search", "search/beam.py:Beam.read"
 BIAS = "search/bias.py:Bias.extend"
 SAMPLE, READ_SAMPLES = "search/sampling.py:sample", "search/sampling.py:_Samples.read"
 TOKENS, UNION = "packing/packed.py:PackedSequences.to_lists", "search/restricted.py:RestrictedModel._unite"
-COMPACT = "kv_cache/slots.py:Slots.compact"
+COMPACT = "kv_cache/cache.py:Slots.compact"
 
 CPU = torch.device("cpu")
 Wrap = Callable[[Callable[..., Transformer]], StepModel[Any]]
