@@ -27,7 +27,7 @@ from nmt.evaluate.sentence_counts import SentenceMetric, sentence_counts
 from nmt.logs import counted, progress, say
 from nmt.recipe import NO_LANGUAGE, load_saved_recipe
 from nmt.rerank.corpus_counts import CorpusMetric, Counts
-from nmt.rerank.mert import TunedWeights, TuningSet, tune_from_list_score
+from nmt.rerank.mert import TunedWeights, TuningSet, tune
 from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
 from nmt.rerank.rerank import (
     FeatureModel,
@@ -103,7 +103,7 @@ def rerank(
         assert scorer is not None, "either --weights or --tune is given"
         seed = 1 if seed is None else seed
         tuning_set = TuningSet.from_lists(values, _count_matches(scorer.metric, lists, references), metric)
-        tuned = tune_from_list_score(tuning_set, restarts=10 if restarts is None else restarts, seed=seed)
+        tuned = tune(tuning_set, restarts=10 if restarts is None else restarts, seed=seed)
         case = "" if scorer.is_case_sensitive else ", ignoring case"
         say(f"{metric} {tuned.before:.2f} with the scores in the list, {tuned.after:.2f} tuned{case}")
         _save(tuned, feature_models, {"metric": metric, "seed": seed}, weights_out)

@@ -52,13 +52,23 @@ class TuningSet:
         return float(score_of_counts(self.metric, chosen.sum(axis=0)))
 
 
-def tune(lists: TuningSet, start: Floats, *, restarts: int = 10, seed: int = 1) -> tuple[Floats, float]:
-    """Return the best weights found, (features,), and their corpus score; deterministic given the seed.
+@dataclass(frozen=True)
+class TunedWeights:
+    """Weights of the features, (features,), and the corpus scores before and after tuning."""
 
-    Only the ratios of weights matter; their absolute values sum to 1.
+    weights: Floats
+    before: float
+    after: float
 
-    start: first starting point
+
+def tune(lists: TuningSet, *, restarts: int = 10, seed: int = 1) -> TunedWeights:
+    """Return the best weights found; deterministic given the seed.
+
+    Only the ratios of weights matter; their absolute values sum to 1. The first starting point is the order of the
+    lists: weight 1 for the first feature (their score), 0 for others.
     """
+    start = np.zeros(lists.features.shape[2])
+    start[0] = 1.0
     # Features are scaled to unit variance; otherwise the one with the highest variance dominates random directions.
     spread = lists.features[lists.exists].std(axis=0)
     spread = np.where(spread > 0, spread, 1.0)
@@ -70,27 +80,7 @@ def tune(lists: TuningSet, start: Floats, *, restarts: int = 10, seed: int = 1) 
         optima.append(_climb(scaled, initial, random))
     best, score = max(optima, key=lambda optimum: optimum[1])
     weights = best / spread
-    return weights / np.abs(weights).sum(), score
-
-
-@dataclass(frozen=True)
-class TunedWeights:
-    """Weights of the features, (features,), and the corpus scores before and after tuning."""
-
-    weights: Floats
-    before: float
-    after: float
-
-
-def tune_from_list_score(lists: TuningSet, *, restarts: int, seed: int) -> TunedWeights:
-    """Tune weights, starting from the order of the lists: weight 1 for the first feature (their score), 0 for others.
-
-    restarts, seed: see `tune`
-    """
-    start = np.zeros(lists.features.shape[2])
-    start[0] = 1.0
-    weights, after = tune(lists, start, restarts=restarts, seed=seed)
-    return TunedWeights(weights, lists.score(start), after)
+    return TunedWeights(weights / np.abs(weights).sum(), lists.score(start), score)
 
 
 def _climb(lists: TuningSet, weights: Floats, random: np.random.Generator) -> tuple[Floats, float]:

@@ -84,29 +84,26 @@ def test_tuning_finds_the_informative_feature() -> None:
         values[:, 1] = [0.001 * (index == correct) for index in range(4)]
         features.append(values)
     lists = TuningSet.from_lists(features, counts, "bleu")
-    start = np.array([1.0, 0.0, 0.0])
-    weights, score = tune(lists, start)
-    assert lists.score(start) < 60
-    assert score == lists.score(weights) == pytest.approx(100.0)
-    assert np.abs(weights).sum() == pytest.approx(1.0)
+    tuned = tune(lists)
+    assert lists.score(np.array([1.0, 0.0, 0.0])) == tuned.before < 60
+    assert tuned.after == lists.score(tuned.weights) == pytest.approx(100.0)
+    assert np.abs(tuned.weights).sum() == pytest.approx(1.0)
 
 
 @pytest.mark.slow
 def test_tuning_does_not_lower_the_score_and_is_deterministic() -> None:
     for seed in range(5):
         lists = random_lists(seed, "bleu")
-        start = np.array([1.0, 0.0, 0.0])
-        weights, score = tune(lists, start, restarts=3, seed=7)
-        assert score >= lists.score(start)
-        again, _ = tune(lists, start, restarts=3, seed=7)
-        np.testing.assert_array_equal(weights, again)
-        without_restarts, _ = tune(lists, start, restarts=0, seed=7)
-        assert lists.score(without_restarts) <= score + 1e-9
+        tuned = tune(lists, restarts=3, seed=7)
+        assert tuned.after >= tuned.before
+        np.testing.assert_array_equal(tuned.weights, tune(lists, restarts=3, seed=7).weights)
+        without_restarts = tune(lists, restarts=0, seed=7).weights
+        assert lists.score(without_restarts) <= tuned.after + 1e-9
 
 
 def test_tuning_of_equal_features_and_single_candidates_keeps_the_score() -> None:
     counts = [counts_of("bleu", ["a b", "a c"], "a b"), counts_of("bleu", ["a"], "a")]
     lists = TuningSet.from_lists([np.ones((2, 2)), np.ones((1, 2))], counts, "bleu")
-    weights, score = tune(lists, np.array([1.0, 0.0]))
-    assert score == lists.score(np.array([1.0, 0.0]))
-    assert np.isfinite(weights).all()
+    tuned = tune(lists)
+    assert tuned.after == tuned.before
+    assert np.isfinite(tuned.weights).all()
