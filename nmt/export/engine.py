@@ -34,7 +34,7 @@ from nmt.decode.arguments import require_count, require_list, require_options, r
 from nmt.decode.task import Task
 from nmt.decode.text_translator import TextTranslator
 from nmt.errors import UserError
-from nmt.export.batches import Batch, BatchQueue, poll, split_batches
+from nmt.export.batches import Batch, BatchQueue, TokenReporter, poll, split_batches
 from nmt.export.cache import Conversion, open_conversion
 from nmt.export.capabilities import (
     COMPUTE_TYPES,
@@ -49,7 +49,6 @@ from nmt.export.capabilities import (
     select_device,
 )
 from nmt.export.packages import load_package
-from nmt.export.token_reporter import TokenReporter
 from nmt.processes.cores import cores_per_process
 from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.search.hypothesis import Hypothesis
@@ -111,16 +110,6 @@ class CTranslate2Engine:
         self._tgt_pieces = tokenizers.tgt.all_pieces
         self._tgt_ids = {piece: token for token, piece in enumerate(self._tgt_pieces)}
 
-    def search(
-        self, tasks: Sequence[Task], options: SearchOptions, batch_tokens: int, *, scores: bool = True
-    ) -> list[list[Hypothesis]]:
-        """Return the `n_best` best translations of each source, best first.
-
-        scores: False if scores are not used; they may then be CTranslate2's own, without token log-probabilities, and 0
-                in greedy search
-        """
-        return self.start_search(tasks, options, batch_tokens, scores=scores)()
-
     def start_search(
         self,
         tasks: Sequence[Task],
@@ -130,8 +119,10 @@ class CTranslate2Engine:
         scores: bool,
         on_tokens: Callable[[list[int]], None] | None = None,
     ) -> Callable[[], list[list[Hypothesis]]]:
-        """Start a search like `search`, and return a function that waits for its results.
+        """Start a search, and return a function that waits for the `n_best` translations of each source, best first.
 
+        scores: False if scores are not used; they may then be CTranslate2's own, without token log-probabilities, and 0
+                in greedy search
         on_tokens: receives the token ids of the output so far, for one task and a beam of 1
         """
         prefixes = [task.prefix[: max_output_length(options, task.prefix)] for task in tasks]

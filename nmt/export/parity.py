@@ -182,7 +182,7 @@ def _compare(
     reference = _Reference(loaded, tokenizers, sample.lines, model)
     engine = CTranslate2Engine(exported, tokenizers, EngineDevice("cpu"), compute_type)
     tasks = [Task(tokens, [], []) for tokens in reference.sources]
-    n_best_lists = engine.search(tasks, reference.options, batch_tokens=1_024)
+    n_best_lists = engine.start_search(tasks, reference.options, batch_tokens=1_024, scores=True)()
     if not all(n_best_lists):
         raise UserError(
             f"the parity check failed: CTranslate2 returns NaN in {compute_type} for some sentences; log-probabilities "

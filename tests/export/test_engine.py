@@ -17,10 +17,9 @@ from nmt.decode.translator import Translator
 from nmt.engines import start_workers
 from nmt.errors import UserError
 from nmt.export import batches
-from nmt.export.batches import split_batches
+from nmt.export.batches import TokenReporter, split_batches
 from nmt.export.capabilities import COMPUTE_TYPES, EngineDevice, enable_avx512, resolve_precision, select_device
 from nmt.export.engine import CTranslate2Translator
-from nmt.export.token_reporter import TokenReporter
 from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.text.clean import normalize
