@@ -136,12 +136,6 @@ def require_count(name: str, value: object) -> None:
         raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-def require_flag(name: str, value: object) -> None:
-    """Raise TypeError unless `value` is a bool; any nonempty string is truthy."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}; use one of them")
-
-
 def require_precision(precision: str) -> None:
     """Raise ValueError unless `precision` is a `SearchPrecision`."""
     if precision not in get_args(SearchPrecision):

@@ -18,7 +18,6 @@ from typing import Any, Never, Self
 from nmt.decode.arguments import (
     PerLine,
     require_count,
-    require_flag,
     require_list,
     require_options,
     require_strings,
@@ -239,7 +238,6 @@ class TextTranslator(ABC):
 
         An engine with its own threads can then receive the next lines before these lines are done.
         """
-        require_flag("partial_word", partial_word)
         if self._on_tokens is not None and self._options.beam_size > 1:
             raise UserError(f"with_callback needs greedy search, got beam_size {self._options.beam_size}; set it to 1")
         if n_best is not None:
@@ -301,7 +299,6 @@ class TextTranslator(ABC):
         require_strings("line and prefix", [line, prefix])
         (item,) = translator_inputs([line], [prefix], [required], None, [context])
         require_count("count", count)
-        require_flag("partial_word", partial_word)
         if self._reverse_target:
             raise UserError(f"{RIGHT_TO_LEFT}; use such a model for alternatives")
         parts = self._split(line)

@@ -307,14 +307,9 @@ class Translator(TextTranslator):
     def attention(self, line: str, translation: Translation) -> Attention:
         """See `TextTranslator.attention`.
 
-        Raises TypeError unless the arguments are a string and a Translation, and UserError if the line must be split.
+        Raises TypeError unless the line is a string, and UserError if it must be split.
         """
         require_strings("line", [line])
-        if not isinstance(translation, Translation):
-            raise TypeError(
-                f"translation must be a Translation, got {type(translation).__name__}; pass a result of "
-                "translate_n_best(lines)"
-            )
         parts = self._split(line)
         if len(parts) > 1:
             raise UserError(f"the line is split into {len(parts)} parts; attention needs one part; send one sentence")

@@ -82,9 +82,6 @@ WRONG_CALLS: list[tuple[Callable[[Any], object], str]] = [
     (lambda t: t.translate(["a"], glossary=5), "glossary must be a list of Glossary objects, got int"),
     (lambda t: t.translate(["a"], glossary=["b"]), "glossary must be a Glossary, got str"),
     (lambda t: t.translate_n_best(["a"], n_best="3"), "n_best must be an integer, got str"),
-    (lambda t: t.attention("a", "b"), "translation must be a Translation, got str; pass a result of"),
-    (lambda t: t.translate_n_best(["a"], partial_word="no"), "partial_word must be True or False, got 'no'"),
-    (lambda t: t.alternatives("a", "", 2, partial_word=0), "partial_word must be True or False, got 0"),
     (lambda t: t.with_constraints(None, "Hund"), "forbidden must be a list of strings, got str; wrap it in a list"),
     (lambda t: t.with_decode({"beam_size": 2}), "decode must be a DecodeRecipe, got dict"),
 ]
