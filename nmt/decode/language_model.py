@@ -41,11 +41,23 @@ class FusedLanguageModel:
         return cls(path, prepare_for_search([loaded.model], precision, device)[0], loaded.model.recipe, (*tags, EOS_ID))
 
 
-def require_fusible(path: Path, tgt: Tokenizer, *, reverse_target: bool) -> None:
-    """Raise UserError unless `path` is a language model with the target tokenizer and direction of the translator."""
+def require_fusible(
+    path: Path, language: str | None, tgt: Tokenizer | None = None, *, reverse_target: bool = False
+) -> None:
+    """Raise UserError unless `path` is a language model for the target language of the translator, if known.
+
+    tgt: if given, the model must also have this target tokenizer, and the direction `reverse_target`
+    """
     directory = find_model(path)
     metadata = read_model_metadata(directory)
     require_kind(directory, metadata, language_model=True)
+    if language is not None and metadata.tgt_lang != language:
+        raise UserError(
+            f"{directory} is a language model of {metadata.tgt_lang}; shallow fusion needs one of the target language, "
+            f"{language}; choose another model"
+        )
+    if tgt is None:
+        return
     if Tokenizers.load(directory).tgt.model != tgt.model:
         raise UserError(
             f"{directory} and the translation model have different target tokenizers; shallow fusion needs the same "
@@ -55,15 +67,4 @@ def require_fusible(path: Path, tgt: Tokenizer, *, reverse_target: bool) -> None
         raise UserError(
             f"{directory} and the translation model decode in opposite directions; shallow fusion needs the same "
             "direction; set data.reverse_target of the language model to that of the translation model"
-        )
-
-
-def require_language(path: Path, language: str) -> None:
-    """Raise UserError if `path` is a language model for a language other than the target, `language`."""
-    directory = find_model(path)
-    metadata = read_model_metadata(directory)
-    if metadata.is_language_model and metadata.tgt_lang != language:
-        raise UserError(
-            f"{directory} is a language model of {metadata.tgt_lang}; shallow fusion needs one of the target language, "
-            f"{language}; choose another model"
         )

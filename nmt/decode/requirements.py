@@ -5,13 +5,11 @@ from __future__ import annotations
 from nmt.data.fingerprint import read_report
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.decode.context import ContextEncoder
-from nmt.decode.language_model import require_fusible, require_language
+from nmt.decode.language_model import require_fusible
 from nmt.decode.shortlist import Shortlist
 from nmt.errors import UserError
 from nmt.recipe import Recipe
 from nmt.search.trees import TreeTokens
-from nmt.storage.model_metadata import read_model_metadata, require_kind
-from nmt.storage.run_folder import find_model
 from nmt.text.tokenizer import Tokenizers
 
 
@@ -29,9 +27,7 @@ def require_decoding_inputs(recipe: Recipe) -> None:
         )
     if decode.fusion is not None:
         try:
-            directory = find_model(decode.fusion)
-            require_kind(directory, read_model_metadata(directory), language_model=True)
-            require_language(decode.fusion, recipe.tgt_lang)
+            require_fusible(decode.fusion, recipe.tgt_lang)
         except UserError as error:
             raise UserError(f"decode.fusion is {decode.fusion.absolute()}: {error}") from error
     is_prepared = read_report(recipe.data_directory) is not None  # prepared text has its own tokenizers
@@ -53,5 +49,4 @@ def require_decoding(recipe: Recipe, tokenizers: Tokenizers) -> None:
     if decode.trees:
         TreeTokens.find(tokenizers)
     if decode.fusion is not None:
-        require_fusible(decode.fusion, tokenizers.tgt, reverse_target=data.reverse_target)
-        require_language(decode.fusion, recipe.tgt_lang)
+        require_fusible(decode.fusion, recipe.tgt_lang, tokenizers.tgt, reverse_target=data.reverse_target)

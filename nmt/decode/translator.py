@@ -15,7 +15,7 @@ import torch
 from nmt.alignment.attention import AlignmentAttention, AttendingModel, WordAligner
 from nmt.checkpoint import LoadedModel, load_model
 from nmt.decode.arguments import require_list, require_options, require_precision, require_strings
-from nmt.decode.language_model import FusedLanguageModel, require_fusible, require_language
+from nmt.decode.language_model import FusedLanguageModel, require_fusible
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.task import Task
 from nmt.decode.text_translator import TextTranslator
@@ -138,9 +138,8 @@ class Translator(TextTranslator):
             self._language_model = None
             return
         if self._language_model is None or self._language_model.path != path:
-            if self._languages is not None:
-                require_language(path, self._languages[1])
-            require_fusible(path, self._tokenizers.tgt, reverse_target=self._reverse_target)
+            language = None if self._languages is None else self._languages[1]
+            require_fusible(path, language, self._tokenizers.tgt, reverse_target=self._reverse_target)
             self._language_model = FusedLanguageModel.load(path, self._device, self._precision)
         limit = min(self._max_positions, self._language_model.recipe.max_positions) - 1
         self._encoder.limit_outputs(limit)

@@ -136,9 +136,9 @@ def test_a_shortlist_of_other_languages_is_an_error(model: Path, tmp_path: Path)
 
 def test_directions_must_agree(language_model: Path) -> None:
     tgt = Tokenizers.load(language_model).tgt
-    require_fusible(language_model, tgt, reverse_target=False)
+    require_fusible(language_model, None, tgt, reverse_target=False)
     with pytest.raises(UserError, match="decode in opposite directions"):
-        require_fusible(language_model, tgt, reverse_target=True)
+        require_fusible(language_model, None, tgt, reverse_target=True)
 
 
 @pytest.mark.slow
