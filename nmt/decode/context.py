@@ -31,11 +31,6 @@ class ContextEncoder:
         self._separators = find_separators(tokenizers, context)
         self.tgt_separator = None if self._separators is None else self._separators.tgt
 
-    @property
-    def reserved(self) -> list[int]:
-        """Target tokens that the model must not generate: the text before a separator would count as context."""
-        return [] if self.tgt_separator is None else [self.tgt_separator]
-
     def require_supported(self, decode: DecodeRecipe) -> None:
         """Raise UserError for length ratios, which would count the context as part of the source, and annotations."""
         if self.context.size and (decode.min_length_ratio or decode.max_length_ratio is not None):

@@ -51,7 +51,9 @@ class LineEncoder:
         self._unicode_form, self._reverse_target = unicode_form, reverse_target
         annotates = decode.glossary_mode == "annotate"
         self._markers = TermMarkers.find(tokenizers, "decode.glossary_mode 'annotate'") if annotates else None
-        forbidden_tokens = [*TermMarkers.ids_of(tokenizers.tgt), *context.reserved]
+        forbidden_tokens = TermMarkers.ids_of(tokenizers.tgt)
+        if context.tgt_separator is not None:  # the text before it would count as context
+            forbidden_tokens.append(context.tgt_separator)
         if not allows_digits:
             forbidden_tokens += tokenizers.tgt.tokens_with_digits()
         forbidden = [tokens for phrase in decode.forbid for tokens in self._phrase(phrase, is_forbidden=True)]
