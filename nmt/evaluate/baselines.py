@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nmt.logs import counted
 from nmt.text.sentences import split_sentences
-from nmt.text.trees import is_linearized, linearize, read_tree
+from nmt.text.trees import is_linearized, read_tree
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,6 @@ def right_branching_baseline(trees: Sequence[str]) -> Baseline:
 def _linearized(tree: str) -> str:
     """Return a tree in linearized form; a malformed tree is unchanged, because scoring reports it."""
     try:
-        return tree if is_linearized(tree) else linearize(read_tree(tree))
+        return tree if is_linearized(tree) else read_tree(tree).linearized
     except ValueError:
         return tree

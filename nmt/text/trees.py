@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from nmt.errors import UserError
 
@@ -21,59 +22,77 @@ PUNCTUATION = frozenset({",", ":", "``", "''", "."})
 _TRACE = "-NONE-"
 _ROOTS = frozenset({"ROOT", "TOP", ""})
 _ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
+_ESCAPE = re.compile("-[LR][RCS]B-")
 _PENN_TOKEN = re.compile(r"[()]|[^\s()]+")
-_MAX_DEPTH = 200  # the functions for trees are recursive
 # EVALB's default parameters treat these labels as equal.
 _EQUAL_LABELS = {"PRT": "ADVP"}
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """A word with its part-of-speech tag."""
-
-    tag: str
-    word: str
-
-
-@dataclass(frozen=True)
-class Node:
-    """A constituent. The label of an unlabeled root is ""."""
-
-    label: str
-    children: tuple[Node | Leaf, ...]
 
 
 Bracket = tuple[str, int, int]
 
 
-def read_tree(line: str) -> Node:
+class Tree(NamedTuple):
+    """The words of a tree, with escaped brackets restored, and its labeled brackets with a symbol per word."""
+
+    words: list[str]
+    linearized: str
+
+
+@dataclass
+class _Constituent:
+    """An open constituent; `start` is the index of its opening bracket in the linearized tree."""
+
+    label: str
+    start: int
+    num_children: int = 0
+
+
+def read_tree(line: str) -> Tree:
     """Parse a Penn Treebank tree; raise ValueError if it is malformed."""
-    stack: list[tuple[str, list[Node | Leaf]]] = [("", [])]
+    words: list[str] = []
+    linearized: list[str] = []
+    root = _Constituent("", 0)
+    stack, has_constituent = [root], False
     tokens = deque(_PENN_TOKEN.findall(line))
     while tokens:
         token = tokens.popleft()
         if token == "(":
             label = tokens.popleft() if tokens and tokens[0] not in "()" else ""
-            stack.append((label, []))
-            if len(stack) - 1 > _MAX_DEPTH:
-                raise ValueError(f"it has more than {_MAX_DEPTH} open brackets")
+            stack.append(_Constituent(label, len(linearized)))
+            linearized.append("")  # its bracket, set when it is closed
             if tokens and tokens[0] not in "()":  # a word after its tag
-                leaf = Leaf(label, tokens.popleft())
+                word = tokens.popleft()
                 if tokens and tokens[0] == ")":
                     tokens.popleft()
                     stack.pop()
-                stack[-1][1].append(leaf)
+                    linearized.pop()
+                stack[-1].num_children += 1
+                if label != _TRACE:
+                    words.append(_ESCAPE.sub(lambda match: _ESCAPES[match[0]], word))
+                    linearized.append(label if label in PUNCTUATION else WORD)
         elif token == ")" and len(stack) > 1:
-            label, children = stack.pop()
-            if not children:
-                raise ValueError(f"({label}) has no word")
-            stack[-1][1].append(Node(label, tuple(children)))
+            closed, has_constituent = stack.pop(), True
+            if not closed.num_children:
+                raise ValueError(f"({closed.label}) has no word")
+            stack[-1].num_children += 1
+            _close(linearized, closed)
         else:
             raise ValueError(f"unexpected {token!r}")
-    roots = stack[0][1]
-    if len(stack) > 1 or len(roots) != 1 or not isinstance(roots[0], Node):
+    if len(stack) > 1 or root.num_children != 1 or not has_constituent:
         raise ValueError("the brackets do not enclose one tree")
-    return roots[0]
+    return Tree(words, " ".join(linearized))
+
+
+def _close(linearized: list[str], closed: _Constituent) -> None:
+    """Write the brackets of a constituent; none if it has only traces, or is a root with one child."""
+    label = re.split("[-=|]", closed.label)[0]
+    is_root = label in _ROOTS
+    if len(linearized) == closed.start + 1 or (is_root and closed.num_children == 1):
+        del linearized[closed.start]
+    else:
+        label = "TOP" if is_root else label
+        linearized[closed.start] = f"({label}"
+        linearized.append(f"){label}")
 
 
 def read_treebank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
@@ -104,21 +123,11 @@ def _tree_pair(text: str, where: str) -> tuple[str, str]:
         raise UserError(
             f"{where}: {error}; expected a tree such as (S (NP (NN dog)) (VP (VBZ sleeps))); correct the tree"
         ) from error
-    return " ".join(words(tree)), linearize(tree)
-
-
-def words(tree: Node) -> list[str]:
-    """Return the words of a tree, with escaped brackets restored."""
-    return [re.sub("-[LR][RCS]B-", lambda match: _ESCAPES[match[0]], leaf.word) for leaf in _leaves(tree)]
-
-
-def linearize(tree: Node) -> str:
-    """Return a tree as target text: labeled opening and closing brackets, and a symbol per word."""
-    return " ".join(_linear(tree))
+    return " ".join(tree.words), tree.linearized
 
 
 def is_linearized(line: str) -> bool:
-    """Return whether a line is the output of `linearize`, not a Penn Treebank tree."""
+    """Return whether a line is linearized, not a Penn Treebank tree."""
     return not line.rstrip().endswith(")")
 
 
@@ -130,7 +139,7 @@ def brackets(line: str) -> tuple[list[Bracket], list[bool]]:
     malformed tree.
     """
     if not is_linearized(line):
-        line = linearize(read_tree(line))
+        line = read_tree(line).linearized
     closed: list[Bracket] = []
     opened: list[tuple[str, int]] = []
     is_word: list[bool] = []
@@ -157,28 +166,3 @@ def without_punctuation(found: Sequence[Bracket], is_word: Sequence[bool]) -> li
     words_before = [0, *accumulate(is_word)]
     spans = ((label, words_before[start], words_before[end]) for label, start, end in found)
     return [(label, start, end) for label, start, end in spans if end > start]
-
-
-def _leaves(tree: Node | Leaf) -> Iterator[Leaf]:
-    if isinstance(tree, Leaf):
-        if tree.tag != _TRACE:
-            yield tree
-        return
-    for child in tree.children:
-        yield from _leaves(child)
-
-
-def _linear(tree: Node | Leaf) -> Iterator[str]:
-    if isinstance(tree, Leaf):
-        if tree.tag != _TRACE:
-            yield tree.tag if tree.tag in PUNCTUATION else WORD
-        return
-    inside = [token for child in tree.children for token in _linear(child)]
-    label = re.split("[-=|]", tree.label)[0]
-    if not inside or (label in _ROOTS and len(tree.children) == 1):
-        yield from inside
-        return
-    label = "TOP" if label in _ROOTS else label
-    yield f"({label}"
-    yield from inside
-    yield f"){label}"

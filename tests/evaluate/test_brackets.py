@@ -11,7 +11,7 @@ from nmt.errors import UserError
 from nmt.evaluate.inputs import check_scoring
 from nmt.evaluate.metrics import make_scorer, score_corpus
 from nmt.evaluate.significance import compare_systems
-from nmt.text.trees import linearize, read_tree
+from nmt.text.trees import read_tree
 from tests.calling import Nmt, one_line
 
 LABELS = ["S", "NP", "VP", "PP", "ADVP", "PRT"]
@@ -68,7 +68,7 @@ def test_scores_equal_a_plain_implementation() -> None:
     (score,) = score_corpus(found_lines, [gold_lines], ["bracket-f1"], tgt_lang="tree")
     assert 30 < score.value < 70  # some brackets match, but not all
     assert score.value == pytest.approx(200 * matched / total)
-    targets = [[linearize(read_tree(line)) for line in side] for side in (found_lines, gold_lines)]
+    targets = [[read_tree(line).linearized for line in side] for side in (found_lines, gold_lines)]
     assert score_corpus(targets[0], [targets[1]], ["bracket-f1"], tgt_lang="tree") == [score]
 
 

@@ -20,7 +20,7 @@ from nmt.search.options import SearchOptions
 from nmt.search.trees import TreeConstraint, TreeProgress, TreeTokens
 from nmt.special_ids import EOS_ID
 from nmt.text.tokenizer import Tokenizers, train_tokenizers
-from nmt.text.trees import brackets, linearize, read_tree, words
+from nmt.text.trees import brackets, read_tree
 from tests.decode.copy_model import make_translator
 from tests.search.test_continuous_batching import RefillableTableModel
 from tests.search.test_search import Prefix, TableModel, random_table, reference_penalty
@@ -159,7 +159,7 @@ TREES = [
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
     trees = [read_tree(line) for line in TREES]
-    pairs = [(" ".join(words(tree)), linearize(tree)) for tree in trees]
+    pairs = [(" ".join(tree.words), tree.linearized) for tree in trees]
     symbols = sorted({symbol for _, target in pairs for symbol in target.split()})
     recipe = TokenizerRecipe(vocab_size=300, joint=False)
     return train_tokenizers(lambda: pairs, recipe, tmp_path_factory.mktemp("trees"), tgt_words=symbols)
@@ -168,7 +168,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
 @pytest.mark.parametrize("line", TREES)
 def test_every_tree_is_possible(line: str, tokenizers: Tokenizers) -> None:
     tree = read_tree(line)
-    tokens, num_words = tokenizers.tgt.encode(linearize(tree)), len(words(tree))
+    tokens, num_words = tokenizers.tgt.encode(tree.linearized), len(tree.words)
     constraint = TreeConstraint(TreeTokens.find(tokenizers), [num_words], torch.device("cpu"))
     progress = constraint.start(torch.tensor([0]), torch.tensor([len(tokens) + 1]), 40, 1)
     for token in [*tokens, EOS_ID]:

@@ -2,24 +2,15 @@
 
 import pytest
 
-from nmt.text.trees import Leaf, Node, brackets, linearize, read_tree, without_punctuation, words
+from nmt.text.trees import brackets, read_tree, without_punctuation
 
 DOG = "(ROOT (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ sleeps)) (. .)))"
 
 
 def test_a_linearized_tree_has_a_symbol_per_word_and_no_function_tags() -> None:
     tree = read_tree(DOG)
-    assert tree.label == "ROOT"
-    assert tree.children[0] == Node(
-        "S",
-        (
-            Node("NP-SBJ", (Leaf("DT", "The"), Leaf("NN", "dog"))),
-            Node("VP", (Leaf("VBZ", "sleeps"),)),
-            Leaf(".", "."),
-        ),
-    )
-    assert words(tree) == ["The", "dog", "sleeps", "."]
-    assert linearize(tree) == "(S (NP XX XX )NP (VP XX )VP . )S"
+    assert tree.words == ["The", "dog", "sleeps", "."]
+    assert tree.linearized == "(S (NP XX XX )NP (VP XX )VP . )S"
 
 
 @pytest.mark.parametrize(
@@ -33,15 +24,15 @@ def test_a_linearized_tree_has_a_symbol_per_word_and_no_function_tags() -> None:
     ],
 )
 def test_traces_and_function_tags_are_removed(line: str, target: str) -> None:
-    assert linearize(read_tree(line)) == target
+    assert read_tree(line).linearized == target
 
 
 def test_a_constituent_may_have_the_label_of_its_only_tag() -> None:
-    assert linearize(read_tree("(S (NP (NP dogs)) (VP (VBZ sleep)))")) == "(S (NP XX )NP (VP XX )VP )S"
+    assert read_tree("(S (NP (NP dogs)) (VP (VBZ sleep)))").linearized == "(S (NP XX )NP (VP XX )VP )S"
 
 
 def test_escaped_brackets_in_words_are_restored() -> None:
-    assert words(read_tree("(NP (NN Re-LRB-a-RRB-d) (-LRB- -LRB-) (NN {x}) (-RRB- -RRB-))")) == [
+    assert read_tree("(NP (NN Re-LRB-a-RRB-d) (-LRB- -LRB-) (NN {x}) (-RRB- -RRB-))").words == [
         "Re(a)d",
         "(",
         "{x}",
@@ -53,7 +44,7 @@ def test_brackets_are_those_that_evalb_scores() -> None:
     """The root, tags, punctuation and empty brackets do not count; ADVP equals PRT."""
     line = "(ROOT (S (PRT (RB So)) (, ,) (NP (PRP it)) (VP (VBZ is)) (X (. .))))"
     found, is_word = brackets(line)
-    assert (found, is_word) == brackets(linearize(read_tree(line)))
+    assert (found, is_word) == brackets(read_tree(line).linearized)
     assert found == [("ADVP", 0, 1), ("NP", 2, 3), ("VP", 3, 4), ("X", 4, 5), ("S", 0, 5)]
     assert is_word == [True, False, True, True, False]
     assert without_punctuation(found, is_word) == [("ADVP", 0, 1), ("NP", 1, 2), ("VP", 2, 3), ("S", 0, 3)]
@@ -75,8 +66,6 @@ def test_brackets_are_those_that_evalb_scores() -> None:
         ("(S (NP (DT The) (NN)))", r"\(NN\) has no word"),
         (")(", r"\)\( closes no open bracket"),
         ("XX y", "y is neither a bracket nor a word"),
-        ("(S " * 200 + "(NN dog" + ")" * 201, "it has more than 200 open brackets"),
-        ("(S " * 1_000 + "(NN dog" + ")" * 1_001, "it has more than 200 open brackets"),
     ],
 )
 def test_a_malformed_tree_is_an_error(line: str, problem: str) -> None:
@@ -84,5 +73,5 @@ def test_a_malformed_tree_is_an_error(line: str, problem: str) -> None:
         brackets(line)
 
 
-def test_a_tree_may_have_200_open_brackets() -> None:
-    assert brackets("(S " * 199 + "(NN dog" + ")" * 200) == ([("S", 0, 1)] * 199, [True])
+def test_a_tree_may_have_any_depth() -> None:
+    assert brackets("(S " * 2_000 + "(NN dog" + ")" * 2_001) == ([("S", 0, 1)] * 2_000, [True])
