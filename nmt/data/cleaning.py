@@ -13,16 +13,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.encoding import CorpusEncoder
-from nmt.data.frames import Frame, compress_pairs, decompress_pairs, pack_tokens, read_frames
+from nmt.data.frames import Frame, compress_pairs, decompress_pairs, read_frames
 from nmt.data.mixture import Mixture
 from nmt.logs import progress
 from nmt.processes.parallel import map_in_order
 from nmt.recipe import DataRecipe
 from nmt.text.clean import Cleaner, DropReason, Pair
-from nmt.text.context import clean_joined, find_separators
+from nmt.text.context import clean_joined
 from nmt.text.duplicates import DuplicateFinder
-from nmt.text.tokenizer import Tokenizers
 
 
 @dataclass(frozen=True)
@@ -81,18 +79,12 @@ class CleanChunk:
 
 
 class ChunkCleaner:
-    """Cleans chunks of pairs in a worker process; also encodes them if given a directory of tokenizers."""
+    """Cleans chunks of pairs in a worker process."""
 
-    def __init__(
-        self, data: DataRecipe, languages: Sequence[tuple[str, str]], tokenizer_directory: Path | None = None
-    ) -> None:
+    def __init__(self, data: DataRecipe, languages: Sequence[tuple[str, str]]) -> None:
         """languages: source and target language of each corpus"""
         self._clean = [_cleaning(data, *pair) for pair in languages]
         self._drop_duplicates = data.drop_duplicates
-        self._encode = None
-        if tokenizer_directory is not None:
-            tokenizers = Tokenizers.load(tokenizer_directory)
-            self._encode = CorpusEncoder(tokenizers, find_separators(tokenizers, data.context_options))
 
     def __call__(self, chunk: tuple[int, Sequence[Pair]]) -> CleanChunk:
         """Clean a chunk, given as the index of its corpus and its pairs."""
@@ -107,8 +99,7 @@ class ChunkCleaner:
             else:
                 clean.append(result)
         hashes = b"".join(map(_hash, clean)) if self._drop_duplicates else b""
-        content = compress_pairs(clean) if self._encode is None else pack_tokens(*self._encode(clean))
-        frame = Frame(corpus, len(clean), content)
+        frame = Frame(corpus, len(clean), compress_pairs(clean))
         return CleanChunk(len(pairs), frame, np.frombuffer(hashes, dtype="<u8").astype(np.uint64), drops)
 
 

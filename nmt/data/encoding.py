@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.context import encode_joined, fit_context
-from nmt.data.frames import Frame, decompress_pairs, unpack_tokens
+from nmt.data.frames import Frame, decompress_pairs
 from nmt.data.store import Sentences, token_dtype
 from nmt.processes.parallel import map_in_order
 from nmt.text.clean import Pair
@@ -156,18 +156,9 @@ def encode_frames(
     pair_format: PairFormat,
     *,
     workers: int,
-    already_encoded: bool,
 ) -> Iterator[EncodedChunk]:
-    """Encode the pairs of each frame that its mask `(num_pairs,)` selects.
-
-    already_encoded: whether frames hold tokens instead of text
-    """
-    if not already_encoded:
-        yield from map_in_order(partial(_FrameEncoder, tokenizer_directory, pair_format), frames, workers)
-        return
-    for frame, mask in frames:
-        src, tgt = unpack_tokens(frame.content)
-        yield pair_format.apply(frame.corpus, src.select(mask), tgt.select(mask))
+    """Encode the pairs of each frame that its mask `(num_pairs,)` selects."""
+    return map_in_order(partial(_FrameEncoder, tokenizer_directory, pair_format), frames, workers)
 
 
 class _FrameEncoder:

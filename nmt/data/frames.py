@@ -1,22 +1,18 @@
-"""Temporary storage of training text between stages: compressed text, or tokens if the tokenizer is known early.
+"""Temporary storage of compressed training text between stages.
 
 Workers compress and decompress; the main process handles all chunks in order, but mostly copies bytes.
 """
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 import zstandard
 
-from nmt.data.store import Sentences
 from nmt.text.clean import Pair
 
 _COMPRESSION_LEVEL = 1
@@ -28,7 +24,7 @@ class Frame:
     """A chunk of pairs of one corpus.
 
     corpus:  index of the corpus in the recipe
-    content: output of `compress_pairs` or `pack_tokens`
+    content: output of `compress_pairs`
     """
 
     corpus: int
@@ -60,18 +56,3 @@ def decompress_pairs(content: bytes) -> list[Pair]:
     lines = zstandard.decompress(content).decode().split("\n")[:-1]
     middle = len(lines) // 2
     return list(zip(lines[:middle], lines[middle:], strict=True))
-
-
-def pack_tokens(src: Sentences, tgt: Sentences) -> bytes:
-    """Serialize encoded pairs."""
-    content = io.BytesIO()
-    for side in (src, tgt):
-        for array in (side.tokens, side.lengths, side.words):
-            np.save(content, array, allow_pickle=False)
-    return content.getvalue()
-
-
-def unpack_tokens(content: bytes) -> tuple[Sentences, Sentences]:
-    """Invert `pack_tokens`."""
-    read = partial(np.load, io.BytesIO(content), allow_pickle=False)
-    return Sentences(read(), read(), read()), Sentences(read(), read(), read())

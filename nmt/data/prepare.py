@@ -2,8 +2,8 @@
 
 The stages are read (`corpus`), clean (`cleaning`), tokenize (`nmt.text.tokenizer`), encode (`encoding`) and store
 (`store`). Cleaning and encoding run in parallel worker processes. Memory grows with the corpus by about one byte per
-pair, to find duplicates. Cleaned text stays in a temporary file until the tokenizer is trained; a reused tokenizer
-encodes it during cleaning instead. Everything is built in a new directory that replaces the old one when complete.
+pair, to find duplicates. Cleaned text stays in a temporary file until it is encoded. Everything is built in a new
+directory that replaces the old one when complete.
 
 Corpora are consecutive in the store; the report has the number of pairs of each.
 """
@@ -204,7 +204,6 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     """Prepare both splits in an empty directory and return the report."""
     data = recipe.data
     tokenizers = reused_tokenizers(recipe)
-    reuse = tokenizers is not None
     if tokenizers is not None:
         say(f"reusing the tokenizer {tokenizers.src.path}, {tokenizers.src.vocab_size:,} tokens")
         _pair_format(recipe, tokenizers)  # fails early for an unknown tag and without a separator
@@ -215,10 +214,10 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     inputs = read_inputs(recipe)
     commits = {split: hub_commits(recipe, split) for split in get_args(Split)}
     workers = data.workers or (1 if num_pairs is not None and num_pairs < _MIN_PAIRS_FOR_PROCESSES else num_cores())
-    text = _clean(recipe, directory, on_read, encodes=reuse, workers=workers, total=num_pairs)
+    text = _clean(recipe, directory, on_read, workers=workers, total=num_pairs)
     tokenizers = tokenizers or _train_tokenizers(recipe, text, directory)
     pair_format = _pair_format(recipe, tokenizers)
-    encoded = encode_frames(text.frames(), directory, pair_format, workers=workers, already_encoded=reuse)
+    encoded = encode_frames(text.frames(), directory, pair_format, workers=workers)
     with progress("encoding", sum(text.num_kept), "pairs") as bar:
         train = write_split(directory, "train", tokenizers, encoded, bar.advance)
     drops = text.drops + train.drops
@@ -248,18 +247,14 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     return _write_report(report, inputs, directory)
 
 
-def _clean(
-    recipe: Recipe, directory: Path, on_read: OnRead | None, *, encodes: bool, workers: int, total: int | None
-) -> CleanText:
-    """Read and clean the training text. encodes: whether to also encode it, with the tokenizers in `directory`"""
+def _clean(recipe: Recipe, directory: Path, on_read: OnRead | None, *, workers: int, total: int | None) -> CleanText:
+    """Read and clean the training text."""
     data, context = recipe.data, recipe.data.context_options
     on_read = with_format_warnings("data.train", on_read)
     chunks = read_chunks(data.train, ReadOptions.from_recipe(recipe), on_read, context)
     text = clean_corpora(
         say_documents(chunks, context, "data.train"),
-        partial(
-            ChunkCleaner, data, [corpus.languages(recipe) for corpus in data.train], directory if encodes else None
-        ),
+        partial(ChunkCleaner, data, [corpus.languages(recipe) for corpus in data.train]),
         directory,
         num_corpora=len(data.train),
         drop_duplicates=data.drop_duplicates,
