@@ -18,7 +18,7 @@ from nmt.data import prepare as preparation
 from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.shared import load_shared
 from nmt.data.store import PairStore
-from nmt.data.test_sets import TestSet, test_sets, warn_of_swapped_tests
+from nmt.data.test_sets import TestSet, test_sets
 from nmt.decode.context import translate_documents
 from nmt.decode.requirements import require_decoding, require_decoding_inputs
 from nmt.decode.scoring import TextScorer
@@ -237,9 +237,8 @@ def _train(recipe: Recipe, world: World, *, scores_tests: bool = False) -> Train
     prepared = load_shared(recipe.data_directory, world)
     tokenizers = prepared.tokenizers
     require_decoding(recipe, tokenizers)
-    if scores_tests:
-        check_tests = require_test_lengths if recipe.is_language_model else warn_of_swapped_tests
-        world.run_on_main(lambda: check_tests(recipe, tokenizers))
+    if scores_tests and recipe.is_language_model:
+        world.run_on_main(lambda: require_test_lengths(recipe, tokenizers))
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     if world.is_main:

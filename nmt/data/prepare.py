@@ -41,7 +41,7 @@ from nmt.data.mixture import Mixture
 from nmt.data.reused_tokenizers import reused_tokenizers
 from nmt.data.split_store import SplitCounts, write_split
 from nmt.data.store import REPORT_FILE, PairStore, Split
-from nmt.data.test_sets import TestSet, warn_of_swapped_sides
+from nmt.data.test_sets import TestSet
 from nmt.errors import UserError
 from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.cores import num_cores
@@ -387,9 +387,6 @@ def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> Sp
     warn_of_sides("data.valid", None if recipe.is_language_model else src, tgt, remark)
     if recipe.train.validate_bleu_every:
         warn_of_form("the target of data.valid", tgt, recipe.data.unicode_form)
-    valid = PairStore(directory, "valid")
-    if tokenizers.joint:
-        warn_of_swapped_sides("data.valid", (valid.src.tokens, valid.tgt.tokens), recipe, directory)
     return counts
 
 

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
-
-import numpy as np
 
 from nmt.data.corpus import Labels, ReadOptions, read_documents, read_labels, read_pairs
-from nmt.data.store import PairStore
 from nmt.errors import UserError
 from nmt.logs import warn
 from nmt.recipe import Context, Corpus, Recipe, SacrebleuCorpus, SgmCorpus, TextCorpus, UnicodeForm
-from nmt.text.clean import normalize, warn_of_form
+from nmt.text.clean import warn_of_form
 from nmt.text.context import is_blank, with_previous
 from nmt.text.lines import warn_of_empty, warn_of_fields
 from nmt.text.sacrebleu_sets import sacrebleu_files
-from nmt.text.sides import Ids, are_swapped
-from nmt.text.tokenizer import Tokenizers
 
 
 @dataclass(frozen=True)
@@ -75,26 +68,6 @@ def test_sets(recipe: Recipe) -> dict[str, TestSet]:
     """Read the test sets of a recipe, by name; raise UserError if one is unreadable or empty."""
     options = ReadOptions.from_recipe(recipe)
     return {name: _read(name, corpus, options, recipe.data.context) for name, corpus in recipe.data.test.items()}
-
-
-def warn_of_swapped_tests(recipe: Recipe, tokenizers: Tokenizers) -> None:
-    """Warn of test sets whose source and target are swapped, see `warn_of_swapped_sides`."""
-    if not tokenizers.joint:
-        return
-    form = recipe.data.unicode_form
-    for name, test in test_sets(recipe).items():
-        texts = ([normalize(line, form) for line in side] for side in (test.src, test.ref))
-        src, tgt = (np.array(list(chain.from_iterable(tokenizers.src.encode_batch(text))), np.int64) for text in texts)
-        warn_of_swapped_sides(f"data.test.{name}", (src, tgt), recipe, recipe.data_directory)
-
-
-def warn_of_swapped_sides(name: str, text: tuple[Ids, Ids], recipe: Recipe, directory: Path) -> None:
-    """Warn if the sides of a text, token ids in one vocabulary, seem swapped, see `are_swapped`."""
-    store = PairStore(directory, "train")
-    has_tags = any(corpus.tag is not None for corpus in recipe.data.train)  # they may stand for directions
-    if not has_tags and are_swapped(text, (store.src.tokens, store.tgt.tokens)):
-        wrong = f"the source of {name} resembles the target of data.train, and its target resembles the source"
-        warn(f"{wrong}; the sides of one of them are probably swapped; correct src and tgt")
 
 
 def reference_context(test: TestSet, context: Context) -> list[list[str | tuple[str, str]]]:

@@ -213,20 +213,6 @@ def test_a_run_within_a_checkpoint_or_its_text_is_an_error(
 
 
 @pytest.mark.slow
-def test_a_test_set_with_swapped_sides_is_named(tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "test.en").write_text("the old dog sees a small cat in the house\n" * 60)
-    (tmp_path / "test.de").write_text("der alte hund sieht im haus eine katze\n" * 60)
-    right = "test.right = { kind = 'text', src = 'test.en', tgt = 'test.de' }\n"
-    wrong = "test.wrong = { kind = 'text', src = 'test.de', tgt = 'test.en' }\n"
-    (tmp_path / "mine.toml").write_text(RECIPE.replace("[tokenizer]", right + wrong + "[tokenizer]") + TINY)
-    status, _, err = nmt("run", "mine.toml", "train.max_steps=1", "decode.max_extra_tokens=0")
-    assert status == 0
-    assert "source of data.test.wrong resembles the target of data.train, and its target resembles the source;" in err
-    assert "data.test.right" not in err
-
-
-@pytest.mark.slow
 def test_a_file_in_place_of_a_folder_is_found_before_any_work(
     tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,18 +95,6 @@ def test_test_sets_without_a_tag_that_all_corpora_have_are_a_warning(
             assert warning in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [(), ("data.train=[{kind='text',src='train.en',tgt='train.de',tag='<to-de>'}]",)])
-def test_warning_for_validation_text_with_swapped_sides(
-    options: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_corpus(folder / "text", sentence_pairs(200), sentence_pairs(80))
-    prepare(recipe_for(folder, "right", *options))
-    assert "swapped" not in capsys.readouterr().err
-    prepare(recipe_for(folder, "swapped", "data.valid=[{kind='text',src='valid.de',tgt='valid.en'}]", *options))
-    warning = "the source of data.valid resembles the target of data.train, and its target resembles the source;"
-    assert (warning in capsys.readouterr().err) == (not options)  # tagged corpora may have several directions
-
-
 @pytest.mark.parametrize(
     ("form", "warning"),
     [
