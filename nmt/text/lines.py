@@ -14,6 +14,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -44,6 +45,7 @@ _SEPARATOR = re.compile('[,;"]')  # CSV column separator or quote
 _ZIP = b"PK\x03\x04"
 _MAGIC_BYTES = 10
 _BLOCK_BYTES = 1 << 20
+_COMPRESSED_BYTES = 1 << 16  # a few bytes may expand to thousands
 _UTF32_MARKS = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
 _TAR_MARK = slice(257, 262)
 
@@ -318,10 +320,12 @@ def decompressed(path: Path, *, allow_pipe: bool = False) -> Iterator[io.Buffere
                 with gzip.GzipFile(fileobj=file) as plain:
                     yield io.BufferedReader(plain, _BLOCK_BYTES)
             elif magic.startswith(_XZ):
-                with _XzReader(file) as plain:
+                start = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ)
+                with _Decompressor(file, "stream", start, padding=b"\0") as plain:
                     yield io.BufferedReader(plain, _BLOCK_BYTES)
             elif _ZSTD.match(magic):
-                with _ZstdReader(file) as plain:
+                start_frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj  # for --long=31
+                with _Decompressor(file, "frame", start_frame, padding=b"") as plain:
                     yield io.BufferedReader(plain, _BLOCK_BYTES)
             else:
                 _reject_compressed(magic, name)
@@ -391,68 +395,40 @@ def _open_input(path: Path) -> io.BufferedReader:
     return open(sys.stdin.fileno(), "rb", closefd=False)
 
 
-class _XzReader(io.RawIOBase):
-    """Reads concatenated XZ streams. `lzma.LZMAFile` ends silently if the header of a later stream is damaged."""
+class _Decompressor(io.RawIOBase):
+    """Reads concatenated XZ streams or Zstandard frames.
 
-    def __init__(self, file: BinaryIO) -> None:
+    `lzma.LZMAFile` ignores a damaged header of a later stream, and zstandard's own reader accepts truncated files.
+
+    unit:    name of a stream or frame, for errors
+    start:   returns a decompressor of one of them
+    padding: bytes that may be between them
+    """
+
+    def __init__(self, file: BinaryIO, unit: str, start: Callable[[], Any], padding: bytes) -> None:
         self._file = file
-        self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+        self._unit, self._start, self._padding = unit, start, padding
+        self._decompressor = start()
+        self._compressed, self._plain = b"", io.BytesIO()
+        self._is_between = False
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        plain = b""
-        while not plain:
-            compressed = b""
-            if self._stream.eof:
-                compressed = self._next_stream()
-                if not compressed:
-                    return 0
-                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-            elif self._stream.needs_input:
-                compressed = self._file.read(_BLOCK_BYTES)
-                if not compressed:
-                    raise EOFError("its last stream is incomplete")
-            plain = self._stream.decompress(compressed, len(buffer))
-        buffer[: len(plain)] = plain
-        return len(plain)
-
-    def _next_stream(self) -> bytes:
-        """Return the start of the next stream, without padding; empty at the end of the file."""
-        compressed = self._stream.unused_data.lstrip(b"\0")
-        while not compressed and (block := self._file.read(_BLOCK_BYTES)):
-            compressed = block.lstrip(b"\0")
-        return compressed
-
-
-class _ZstdReader(io.RawIOBase):
-    """Reads concatenated Zstandard frames. zstandard's own reader accepts truncated files."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._start_frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj  # for --long=31
-        self._frame = self._start_frame()
-        self._inside_frame = False
-        self._compressed, self._plain = b"", b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._plain:
-            block = self._compressed or self._file.read(_BLOCK_BYTES)
+        while not (size := self._plain.readinto(buffer)):
+            block = self._compressed or self._file.read(_COMPRESSED_BYTES)
+            if not block and not self._is_between:
+                raise EOFError(f"its last {self._unit} is incomplete")
             if not block:
-                if self._inside_frame:
-                    raise EOFError("its last frame is incomplete")
                 return 0
-            self._plain = self._frame.decompress(block)
-            self._compressed = self._frame.unused_data
-            self._inside_frame = not self._frame.eof
-            if self._frame.eof:
-                self._frame = self._start_frame()
-        size = min(len(buffer), len(self._plain))
-        buffer[:size], self._plain = self._plain[:size], self._plain[size:]
+            if self._is_between:
+                block = block.lstrip(self._padding)
+            self._plain = io.BytesIO(self._decompressor.decompress(block))
+            self._compressed = self._decompressor.unused_data
+            self._is_between = self._decompressor.eof or not block
+            if self._decompressor.eof:
+                self._decompressor = self._start()
         return size
 
 
