@@ -73,7 +73,8 @@ class AttentionRows:
 def one_per_row(lengths: Lengths, device: torch.device) -> PaddedRows:
     """Put each sentence in its own row, with the padded width of the longest."""
     width = padded_width(int(lengths.max(initial=0)))
-    return _layout(lengths, np.arange(len(lengths)), width).to(device)
+    rows, _, _ = _layout(lengths, np.arange(len(lengths)), width, device)
+    return rows
 
 
 def shared_rows(queries: Lengths, keys: Lengths, *, causal: bool, device: torch.device) -> AttentionRows:
@@ -85,17 +86,17 @@ def shared_rows(queries: Lengths, keys: Lengths, *, causal: bool, device: torch.
     """
     query_width, key_width = row_width(int(queries.max(initial=0))), row_width(int(keys.max(initial=0)))
     row_of = _pack_rows(np.stack([queries, keys], axis=1), (query_width, key_width))
-    query_layout = _layout(queries, row_of, query_width)
-    key_layout = _layout(keys, row_of, key_width)
+    query_rows, query_sentences, query_ends = _layout(queries, row_of, query_width, device)
+    key_rows, key_sentences, key_ends = _layout(keys, row_of, key_width, device)
     query_columns, key_columns = np.arange(query_width), np.arange(key_width)
-    visible = query_layout.sentences[:, :, None] == key_layout.sentences[:, None, :]  # (rows, query width, key width)
-    visible &= (key_columns < key_layout.ends)[:, None, :]
+    visible = query_sentences[:, :, None] == key_sentences[:, None, :]  # (rows, query width, key width)
+    visible &= (key_columns < key_ends)[:, None, :]
     if causal:
         visible &= key_columns <= query_columns[:, None]
     # Padding queries see every key. Without any key, their softmax and the gradient of the keys would be NaN.
-    visible |= (query_columns >= query_layout.ends)[:, :, None]
+    visible |= (query_columns >= query_ends)[:, :, None]
     mask = np.where(visible, np.float32(0.0), np.float32("-inf"))[:, None]
-    return AttentionRows(query_layout.to(device), key_layout.to(device), to_device(mask, device))
+    return AttentionRows(query_rows, key_rows, to_device(mask, device))
 
 
 def row_width(longest: int) -> int:
@@ -129,25 +130,11 @@ def _pack_rows(lengths: Lengths, widths: tuple[int, ...]) -> Lengths:
     return row_of
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """`PaddedRows` in numpy.
+def _layout(lengths: Lengths, row_of: Lengths, width: int, device: torch.device) -> tuple[PaddedRows, Lengths, Lengths]:
+    """Put sentences in the given rows, in order within a row.
 
-    sentences: (rows, width), sentence of each slot
-    ends:      (rows, 1), tokens in each row
+    Also returns the sentence of each slot, (rows, width), and the number of tokens in each row, (rows, 1).
     """
-
-    tokens: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    sentences: NDArray[np.int64]
-    ends: NDArray[np.int64]
-
-    def to(self, device: torch.device) -> PaddedRows:
-        return PaddedRows(to_device(self.tokens, device), to_device(self.slots, device))
-
-
-def _layout(lengths: Lengths, row_of: Lengths, width: int) -> _Layout:
-    """Put sentences in the given rows, in order within a row."""
     num_rows, total = int(row_of.max(initial=-1)) + 1, int(lengths.sum())
     ends = np.zeros(num_rows, dtype=np.int64)
     np.add.at(ends, row_of, lengths)
@@ -163,7 +150,8 @@ def _layout(lengths: Lengths, row_of: Lengths, width: int) -> _Layout:
     columns = np.minimum(np.arange(width), ends[:, None] - 1).clip(min=0)  # padding repeats the last token
     tokens = np.take_along_axis(token_at.reshape(num_rows, width), columns, axis=1)
     sentence_of = np.repeat(np.arange(len(lengths)), lengths)
-    return _Layout(tokens, slots, sentence_of[tokens] if total else tokens, ends[:, None])
+    rows = PaddedRows(to_device(tokens, device), to_device(slots, device))
+    return rows, sentence_of[tokens] if total else tokens, ends[:, None]
 
 
 # --- Packed to padded and back ----------------------------------------------------------------------------------------
