@@ -196,7 +196,7 @@ class SampledEpochs:
             for number, sampled in enumerate(results):
                 if self._closed.is_set():
                     raise SamplingClosed
-                writer.append(sampled.side, sampled.tokens, sampled.lengths)
+                writer.append(*sampled)
                 self._fraction_done = (number // len(self._sides)) * _PAIRS_PER_SHARD / len(self._base)
         for source in self._directory.glob("train.*.npy"):
             if not (directory / source.name).exists():
@@ -221,7 +221,7 @@ class SampledEpochs:
             return 1.0
         shards = [shard for shard in self._shards(epoch=0) if shard.side == side]
         sample = shards[:: math.ceil(len(shards) / _SHARDS_TO_MEASURE)]
-        after = sum(len(sampler(shard).tokens) for shard in sample)
+        after = sum(len(sampler(shard)[1]) for shard in sample)
         before = sum(int(self._base.side(side).lengths[shard.start : shard.stop].sum()) for shard in sample)
         return after / before if before else 1.0
 
@@ -292,17 +292,8 @@ class _Shard:
     seed: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class _SampledShard:
-    """A resegmented shard: concatenated tokens `(total,)`, lengths `(num_pairs,)`."""
-
-    side: Side
-    tokens: Tokens
-    lengths: Ints
-
-
 class _ShardSampler:
-    """Resegments shards."""
+    """Resegments shards: returns their side, concatenated tokens `(total,)` and lengths `(num_pairs,)`."""
 
     def __init__(
         self,
@@ -323,7 +314,7 @@ class _ShardSampler:
         self._reverse_target = reverse_target
         self._truncates = truncates
 
-    def __call__(self, shard: _Shard) -> _SampledShard:
+    def __call__(self, shard: _Shard) -> tuple[Side, Tokens, Ints]:
         random = np.random.Generator(np.random.PCG64(shard.seed))
         tokens, lengths = self._base.side(shard.side).gather(np.arange(shard.start, shard.stop))
         is_reversed = self._reverse_target and shard.side == "tgt"
@@ -340,7 +331,7 @@ class _ShardSampler:
         fits = sampled_lengths <= self._max_tokens
         starts = np.where(fits, sampled_starts, starts)
         lengths = np.where(fits, sampled_lengths, lengths)
-        return _SampledShard(shard.side, gather(both, starts, lengths), lengths)
+        return shard.side, gather(both, starts, lengths), lengths
 
 
 def _with_low_priority(make_sampler: partial[_ShardSampler]) -> _ShardSampler:
