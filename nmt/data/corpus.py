@@ -47,7 +47,7 @@ from nmt.text.sacrebleu_sets import sacrebleu_documents, sacrebleu_files
 from nmt.text.tmx import tmx_pairs
 from nmt.text.trees import read_treebank
 from nmt.text.tsv import TsvCheck
-from nmt.text.wmt_files import check_language, check_same_order, sgm_documents, sgm_segments, xml_documents
+from nmt.text.wmt_files import check_same_order, segment_ids, sgm_segments, xml_documents
 
 Labels = tuple[str, ...]
 OnRead = Callable[[int, Sequence[Pair]], None]
@@ -181,7 +181,8 @@ def read_documents(corpus: Corpus, options: ReadOptions) -> Iterator[Hashable] |
             src = _existing(corpus.src, options.root)
             if not corpus.references:
                 return (number for number, pairs in enumerate(_read_xml(src, options)) for _ in pairs)
-            return sgm_documents("\n".join(read_lines(src, options.invalid_utf8)))
+            text = "\n".join(read_lines(src, options.invalid_utf8))
+            return (document for document, _, _ in segment_ids(text))
         case SacrebleuCorpus():
             ids = sacrebleu_documents(corpus.test_set, f"{options.src_lang}-{options.tgt_lang}")
             return None if ids is None else read_lines(ids)
@@ -381,8 +382,6 @@ def _column_index(column: int | str, header: Sequence[str], path: Path) -> int:
 def _read_sgm(src: Path, tgt: Path, options: ReadOptions) -> Iterator[Pair]:
     src_text, tgt_text = ("\n".join(read_lines(path, options.invalid_utf8)) for path in (src, tgt))
     src_segments, tgt_segments = sgm_segments(src_text, src), sgm_segments(tgt_text, tgt)
-    check_language(src_text, src, options.src_lang, options.tgt_lang)
-    check_language(tgt_text, tgt, options.tgt_lang, options.src_lang)
     if len(src_segments) == len(tgt_segments):
         check_same_order(src_text, src, tgt_text, tgt)
     return _zip_sides(src_segments, tgt_segments, src, tgt)

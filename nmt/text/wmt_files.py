@@ -12,11 +12,8 @@ from xml.etree import ElementTree
 
 from nmt.errors import UserError
 
-_DOCUMENT_OR_SEGMENT = re.compile(r"<(doc|seg)\b", re.IGNORECASE)
 _ELEMENT = re.compile(r"<(doc|seg)\b([^>]*)>", re.IGNORECASE)
 _ID = re.compile(r"""\b(?:docid|id)\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
-_SET = re.compile(r"<(srcset|refset|tstset)\b([^>]*)>", re.IGNORECASE)
-_LANGUAGE = re.compile(r"""\b(srclang|trglang)\s*=\s*["']?([A-Za-z]+)""", re.IGNORECASE)
 _XML_ROOT = re.compile(r"<dataset\b")
 # A segment without </seg> does not match, so a file with many of them takes linear time.
 _SEGMENT = re.compile(
@@ -48,18 +45,6 @@ def sgm_segments(text: str, path: Path) -> list[str]:
     return [one_line(_ENTITY.sub(lambda entity: html.unescape(entity[0]), segment)) for segment in segments]
 
 
-def check_language(text: str, path: Path, lang: str, other: str) -> None:
-    """Raise UserError if an SGM file declares the language `other`, that of the other side, instead of `lang`."""
-    for kind, attributes in _SET.findall(text)[:1]:
-        attribute = "srclang" if kind.lower() == "srcset" else "trglang"
-        declared = {name.lower(): value.lower() for name, value in _LANGUAGE.findall(attributes)}.get(attribute)
-        if declared == other != lang:
-            raise UserError(
-                f"{path} declares language {declared!r} ({attribute}), but this side is in {lang!r}; swap src and "
-                f"tgt, or correct {attribute}"
-            )
-
-
 def _without_comments(text: str) -> str:
     """Remove the comments between the segments of an SGM file; within segments, they are text."""
     return _COMMENT.sub(lambda match: match[1] or "", text)
@@ -67,8 +52,8 @@ def _without_comments(text: str) -> str:
 
 def check_same_order(src: str, src_path: Path, ref: str, ref_path: Path) -> None:
     """Raise UserError if two SGM files differ in the document or id of a segment; missing ids match any."""
-    pairs = zip(_segment_ids(src), _segment_ids(ref), strict=False)
-    for number, ((src_doc, src_seg), (ref_doc, ref_seg)) in enumerate(pairs, start=1):
+    pairs = zip(segment_ids(src), segment_ids(ref), strict=False)
+    for number, ((_, src_doc, src_seg), (_, ref_doc, ref_seg)) in enumerate(pairs, start=1):
         if (src_doc and ref_doc and src_doc != ref_doc) or (src_seg and ref_seg and src_seg != ref_seg):
             raise UserError(
                 f"segment {number} is {src_seg!r} of document {src_doc!r} in {src_path} "
@@ -77,26 +62,16 @@ def check_same_order(src: str, src_path: Path, ref: str, ref_path: Path) -> None
             )
 
 
-def _segment_ids(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the document id and segment id of each segment of an SGM file; "" for a missing id."""
-    document = ""
+def segment_ids(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the document number, document id and segment id of each segment of an SGM file; "" for a missing id."""
+    number, document = 0, ""
     for element, attributes in _ELEMENT.findall(_without_comments(text)):
         match = _ID.search(attributes)
         element_id = match[1] if match else ""
         if element.lower() == "doc":
-            document = element_id
+            number, document = number + 1, element_id
         else:
-            yield document, element_id
-
-
-def sgm_documents(text: str) -> Iterator[int]:
-    """Yield the document number of each segment of an SGM file."""
-    document = 0
-    for element in _DOCUMENT_OR_SEGMENT.findall(_without_comments(text)):
-        if element.lower() == "doc":
-            document += 1
-        else:
-            yield document
+            yield number, document, element_id
 
 
 @contextmanager

@@ -53,16 +53,6 @@ def test_bad_sgm(tmp_path: Path) -> None:
     one_line_error(SgmCorpus(src="src.sgm"), tmp_path, r"src\.sgm .*reference of an \.sgm file as tgt")
 
 
-def test_swapped_sgm_files_are_an_error(tmp_path: Path) -> None:
-    write(tmp_path / "src.sgm", ['<srcset setid="t" srclang="en"><seg>first</seg></srcset>'])
-    write(tmp_path / "ref.sgm", ['<REFSET srclang="any" TrgLang="DE"><seg>erstes</seg></REFSET>'])
-    assert read(SgmCorpus(src="src.sgm", tgt="ref.sgm"), tmp_path) == [("first", "erstes")]
-    swapped = SgmCorpus(src="ref.sgm", tgt="src.sgm")
-    one_line_error(swapped, tmp_path, r"ref\.sgm declares language 'de' \(trglang\).* in 'en'; swap src and tgt")
-    write(tmp_path / "ref.sgm", ['<refset srclang="de" trglang="xx"><seg>erstes</seg></refset>'])
-    one_line_error(swapped, tmp_path, r"src\.sgm declares language 'en' \(srclang\)")
-
-
 def test_sgm_segments_without_an_end(tmp_path: Path) -> None:
     write(tmp_path / "src.sgm", ["<doc><seg id=1/><seg id='2' /><seg id=3>c</seg><seg>d</seg></doc>"])
     assert read(SgmCorpus(src="src.sgm", tgt="src.sgm"), tmp_path) == [("", ""), ("", ""), ("c", "c"), ("d", "d")]
