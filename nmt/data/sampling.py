@@ -308,7 +308,7 @@ class _ShardSampler:
         tokenizers = Tokenizers.load(directory)
         by_side: Mapping[Side, Tokenizer] = {"src": tokenizers.src, "tgt": tokenizers.tgt}
         distinct = {by_side[side] for side in sides}
-        samplers = {tokenizer: SubwordSampler(tokenizer.vocabulary(), alpha) for tokenizer in distinct}
+        samplers = {tokenizer: SubwordSampler(*tokenizer.vocabulary(), alpha) for tokenizer in distinct}
         self._samplers = {side: samplers[by_side[side]] for side in sides}
         self._max_tokens = max_tokens
         self._reverse_target = reverse_target

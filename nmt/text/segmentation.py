@@ -17,8 +17,7 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.text.subword_file import SPACE
-from nmt.text.tokenizer import Vocabulary
+from nmt.text.subword_file import SPACE, Algorithm, Piece, PieceKind
 
 Ints = NDArray[np.int64]
 Tokens = NDArray[np.unsignedinteger[Any]]
@@ -34,20 +33,20 @@ class SubwordSampler:
     2018).
     """
 
-    def __init__(self, vocabulary: Vocabulary, alpha: float) -> None:
-        spelled = _spell_pieces(vocabulary)
+    def __init__(self, algorithm: Algorithm, pieces: Sequence[Piece], alpha: float) -> None:
+        spelled = _spell_pieces(pieces)
         self._spelled = np.array([symbol for symbols in spelled for symbol in symbols], dtype=np.int64)
         self._spelled_lengths = np.array([len(symbols) for symbols in spelled])
         self._spelled_starts = np.cumsum(self._spelled_lengths) - self._spelled_lengths
-        self._is_space = np.array([piece == SPACE for piece in vocabulary.pieces])
+        self._is_space = np.array([piece.text == SPACE for piece in pieces])
         self._segmenter: _BpeDropout | _UnigramSampler
-        match vocabulary.algorithm:
+        match algorithm:
             case "bpe":
-                self._segmenter = _BpeDropout(vocabulary, alpha)
+                self._segmenter = _BpeDropout(pieces, alpha)
             case "unigram":
-                self._segmenter = _UnigramSampler(vocabulary.scores, spelled, alpha)
+                self._segmenter = _UnigramSampler(pieces, spelled, alpha)
             case _:
-                assert_never(vocabulary.algorithm)
+                assert_never(algorithm)
 
     def resegment(self, tokens: Tokens, lengths: Ints, random: np.random.Generator) -> tuple[Tokens, Ints]:
         """Resegment sentences, passed and returned as concatenated tokens `(total,)` and lengths `(num_sentences,)`."""
@@ -84,9 +83,9 @@ class _BpeDropout:
     finished when it has no merges, or when all of them are dropped. Source: Provilkov et al. 2020, algorithm 1.
     """
 
-    def __init__(self, vocabulary: Vocabulary, alpha: float) -> None:
+    def __init__(self, pieces: Sequence[Piece], alpha: float) -> None:
         self._alpha = alpha
-        ids = {piece: i for i, piece in enumerate(vocabulary.pieces) if vocabulary.ordinary[i]}
+        ids = {piece.text: i for i, piece in enumerate(pieces) if piece.kind == PieceKind.ordinary}
         merges = [
             (ids[piece[:split]], ids[piece[split:]], i)
             for piece, i in ids.items()
@@ -94,8 +93,8 @@ class _BpeDropout:
             if piece[:split] in ids and piece[split:] in ids
         ]
         self._merges = _PairTable(merges)
-        self._no_token = len(vocabulary.pieces)  # placeholder for a missing neighbor; no merge contains it
-        _, ranks = np.unique(-np.array(vocabulary.scores), return_inverse=True)
+        self._no_token = len(pieces)  # placeholder for a missing neighbor; no merge contains it
+        _, ranks = np.unique([-piece.score for piece in pieces], return_inverse=True)
         self._ranks = np.append(ranks.astype(np.int64), -1)  # index -1: no merge
 
     def __call__(self, symbols: Ints, starts: Ints, random: np.random.Generator) -> tuple[NDArray[np.bool_], Ints]:
@@ -146,8 +145,8 @@ class _BpeDropout:
 class _UnigramSampler:
     """Unigram sampling: samples a path in the lattice of each word by forward filtering and backward sampling."""
 
-    def __init__(self, scores: Sequence[float], spelled: Sequence[Sequence[int]], alpha: float) -> None:
-        self._weights = alpha * np.array(scores)
+    def __init__(self, pieces: Sequence[Piece], spelled: Sequence[Sequence[int]], alpha: float) -> None:
+        self._weights = alpha * np.array([piece.score for piece in pieces])
         # A trie of the pieces. Nodes are prefixes, edges are symbols.
         nodes: dict[tuple[int, ...], int] = {(): 0}
         edges: list[tuple[int, int, int]] = []
@@ -223,14 +222,16 @@ class _PairTable:
         return np.where(self._keys[indices] == keys, self._values[indices], -1)
 
 
-def _spell_pieces(vocabulary: Vocabulary) -> list[list[int]]:
+def _spell_pieces(pieces: Sequence[Piece]) -> list[list[int]]:
     """Return the symbols of each piece: its characters, or the piece itself if it is never split."""
-    characters = {piece: i for i, piece in enumerate(vocabulary.pieces) if vocabulary.ordinary[i] and len(piece) == 1}
-    spelled = []
-    for i, piece in enumerate(vocabulary.pieces):
-        is_split = vocabulary.ordinary[i] and characters.keys() >= set(piece)
-        spelled.append([characters[character] for character in piece] if is_split else [i])
-    return spelled
+    ordinary = {piece.text: i for i, piece in enumerate(pieces) if piece.kind == PieceKind.ordinary}
+    characters = {text: i for text, i in ordinary.items() if len(text) == 1}
+    return [
+        [characters[character] for character in piece.text]
+        if piece.kind == PieceKind.ordinary and characters.keys() >= set(piece.text)
+        else [i]
+        for i, piece in enumerate(pieces)
+    ]
 
 
 def _from_zero(sums: NDArray[Any]) -> NDArray[Any]:

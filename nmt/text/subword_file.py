@@ -22,6 +22,7 @@ from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.text.lines import unreadable
 
 Algorithm = Literal["bpe", "unigram"]
+_ALGORITHMS: dict[bytes, Algorithm] = {b"\x01": "unigram", b"\x02": "bpe"}  # by SentencePiece's model type
 
 SPACE = "\u2581"
 """The character for a space in pieces."""
@@ -94,13 +95,7 @@ def read_sentencepiece(path: Path) -> bytes:
 
 def read_algorithm(model: bytes) -> Algorithm | None:
     """Return the algorithm of a model; None if it is neither bpe nor unigram."""
-    match _settings(model)[_TRAINER].get(_MODEL_TYPE, b"\x01"):
-        case b"\x01":
-            return "unigram"
-        case b"\x02":
-            return "bpe"
-        case _:
-            return None
+    return _ALGORITHMS.get(_settings(model)[_TRAINER].get(_MODEL_TYPE, b"\x01"))
 
 
 def has_whole_words(model: bytes) -> bool:
@@ -127,11 +122,7 @@ def read_pieces(model: bytes) -> list[Piece]:
 
 def read_encoded(sentence: bytes) -> tuple[list[int], list[int]]:
     """Parse a SentencePieceText message; return the token ids and the byte offset of each token in the text."""
-    tokens = [
-        {field.number: field.content for field in _fields(token.content)}
-        for token in _fields(sentence)
-        if token.number == _TOKENS
-    ]
+    tokens = [_by_number(token.content) for token in _fields(sentence) if token.number == _TOKENS]
     ids = [_integer(token[_TOKEN_ID], 0)[0] for token in tokens]
     offsets = [_integer(token[_TOKEN_BEGIN], 0)[0] for token in tokens]
     return ids, offsets
@@ -151,14 +142,10 @@ def with_special_pieces(model: bytes) -> bytes:
     the same.
     """
     pieces = read_pieces(model)
-    special = [piece for piece in pieces if piece.kind in (PieceKind.control, PieceKind.unknown)]
-    if (*special,) == SPECIAL_PIECES == (*pieces[: len(SPECIAL_PIECES)],):
+    others = [piece for piece in pieces if piece.kind not in (PieceKind.control, PieceKind.unknown)]
+    if (*pieces,) == (*SPECIAL_PIECES, *others):
         return model
-    others = [
-        piece
-        for piece in pieces
-        if piece.kind not in (PieceKind.control, PieceKind.unknown) and piece.text not in SPECIAL_TEXTS
-    ]
+    others = [piece for piece in others if piece.text not in SPECIAL_TEXTS]
     ids = {_UNK_ID: UNK_ID, _BOS_ID: BOS_ID, _EOS_ID: EOS_ID, _PAD_ID: PAD_ID}
     written = b"".join(_write_integer(number << 3 | _VARINT) + _write_integer(value) for number, value in ids.items())
     model = with_pieces(model, [*SPECIAL_PIECES, *others])
@@ -194,15 +181,17 @@ class _Field(NamedTuple):
 
 def _settings(model: bytes) -> dict[int, dict[int, bytes]]:
     """Return the fields of the trainer and normalizer messages, by message and field number."""
-    messages = {field.number: field.content for field in _fields(model, skip=_PIECES)}
-    return {
-        number: {field.number: field.content for field in _fields(messages.get(number, b""))}
-        for number in (_TRAINER, _NORMALIZER)
-    }
+    messages = _by_number(model, skip=_PIECES)
+    return {number: _by_number(messages.get(number, b"")) for number in (_TRAINER, _NORMALIZER)}
+
+
+def _by_number(message: bytes, skip: int | None = None) -> dict[int, bytes]:
+    """Return the contents of the fields of a message; see `_fields`."""
+    return {field.number: field.content for field in _fields(message, skip)}
 
 
 def _read_piece(message: bytes) -> Piece:
-    fields = {field.number: field.content for field in _fields(message)}
+    fields = _by_number(message)
     score = struct.unpack("<f", fields[_PIECE_SCORE])[0] if _PIECE_SCORE in fields else 0.0
     kind = PieceKind(fields.get(_PIECE_KIND, b"\x01")[0])
     return Piece(fields[_PIECE_TEXT].decode(), score, kind)

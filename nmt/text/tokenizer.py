@@ -60,21 +60,6 @@ _NO_PIECE = "\ue000"  # a private-use character, which no piece joins to letters
 _BYTE_VOCAB_SIZE = 4 + 256 + 1
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """The pieces of a subword model, by token id.
-
-    pieces:   piece strings, with `▁` for a space
-    scores:   bpe: decrease with the order of merges; unigram: log-probabilities in nats
-    ordinary: False for special tokens, user symbols and bytes
-    """
-
-    algorithm: Algorithm
-    pieces: list[str]
-    scores: list[float]
-    ordinary: list[bool]
-
-
 class Tokenizer:
     """A trained subword model.
 
@@ -258,21 +243,15 @@ class Tokenizer:
             )
         return ids[tag]
 
-    def vocabulary(self) -> Vocabulary:
-        """Return the pieces of the model; raise UserError if it is neither bpe nor unigram."""
+    def vocabulary(self) -> tuple[Algorithm, list[Piece]]:
+        """Return the algorithm and the pieces of the model; raise UserError if it is neither bpe nor unigram."""
         algorithm = read_algorithm(self.model)
         if algorithm is None:
             raise UserError(
                 f"tokenizer {self.path} is neither a bpe nor a unigram model; subword sampling needs one of them; "
                 "set train.subword_sampling to 0"
             )
-        pieces = read_pieces(self.model)
-        return Vocabulary(
-            algorithm,
-            pieces=[piece.text for piece in pieces],
-            scores=[piece.score for piece in pieces],
-            ordinary=[piece.kind == PieceKind.ordinary for piece in pieces],
-        )
+        return algorithm, read_pieces(self.model)
 
 
 @dataclass(frozen=True)

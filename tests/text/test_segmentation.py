@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from nmt.recipe import TokenizerRecipe
 from nmt.text.clean import normalize
 from nmt.text.segmentation import SubwordSampler
-from nmt.text.tokenizer import Tokenizer, Vocabulary, train_tokenizer
+from nmt.text.subword_file import Algorithm, Piece, PieceKind
+from nmt.text.tokenizer import Tokenizer, train_tokenizer
+
+Vocabulary = tuple[Algorithm, list[Piece]]
 
 TEXT = """the small green garden mountain river follows discovers underneath between quickly wonderful translation
 sentence language grandmother yesterday sometimes beautiful carpenter window newspaper together understanding"""
@@ -61,7 +64,7 @@ def tokenizer(request: pytest.FixtureRequest, tokenizers: dict[str, Tokenizer]) 
 def resegment(vocabulary: Vocabulary, alpha: float, batch: list[list[int]], seed: int = 0) -> list[list[int]]:
     tokens = np.array([token for ids in batch for token in ids], dtype=np.uint16)
     lengths = np.array([len(ids) for ids in batch])
-    new, new_lengths = SubwordSampler(vocabulary, alpha).resegment(tokens, lengths, np.random.default_rng(seed))
+    new, new_lengths = SubwordSampler(*vocabulary, alpha).resegment(tokens, lengths, np.random.default_rng(seed))
     assert new.dtype == np.uint16 and len(new) == new_lengths.sum()
     return [part.tolist() for part in np.split(new, np.cumsum(new_lengths)[:-1])] if batch else []
 
@@ -115,15 +118,14 @@ def test_segmentations_without_randomness_match_sentencepiece(tokenizers: dict[s
     assert resegment(tokenizers["bpe"].vocabulary(), 0.0, batch) == batch
     # For unigram, a large alpha leaves only the best segmentations; there may be ties.
     unigram = tokenizers["unigram"]
-    scores = unigram.vocabulary().scores
+    scores = [piece.score for piece in unigram.vocabulary()[1]]
     batch = [unigram.encode(text) for text in texts]
     for best, sampled in zip(batch, resegment(unigram.vocabulary(), 1e5, batch), strict=True):
         assert sum(scores[i] for i in sampled) == pytest.approx(sum(scores[i] for i in best), abs=1e-3)
 
 
 def scores_of(vocabulary: Vocabulary) -> dict[str, float]:
-    known = zip(vocabulary.pieces, vocabulary.scores, vocabulary.ordinary, strict=True)
-    return {piece: score for piece, score, is_ordinary in known if is_ordinary}
+    return {piece.text: piece.score for piece in vocabulary[1] if piece.kind == PieceKind.ordinary}
 
 
 def possible_merges(parts: tuple[str, ...], score_of: dict[str, float]) -> list[tuple[float, int]]:
@@ -184,7 +186,7 @@ def unigram_sampling(vocabulary: Vocabulary, word: str, alpha: float) -> dict[tu
 @pytest.mark.parametrize("alpha", [0.1, 0.6])
 def test_segmentations_have_their_probabilities(word: str, alpha: float, tokenizer: Tokenizer) -> None:
     vocabulary, count = tokenizer.vocabulary(), 10_000
-    enumerate_segmentations = {"bpe": bpe_dropout, "unigram": unigram_sampling}[vocabulary.algorithm]
+    enumerate_segmentations = {"bpe": bpe_dropout, "unigram": unigram_sampling}[vocabulary[0]]
     expected = enumerate_segmentations(vocabulary, f"\u2581{word}", alpha)
     assert sum(expected.values()) == pytest.approx(1)
     segmented = resegment(vocabulary, alpha, [tokenizer.encode(word)] * count)
@@ -232,8 +234,8 @@ def test_a_batch_without_tokens_is_unchanged(batch: list[list[int]], tokenizer: 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
 def test_a_piece_with_a_character_that_is_no_piece_is_not_split(algorithm: Literal["bpe", "unigram"]) -> None:
-    pieces = ["<unk>", "a", "b", "ab", "bz", "z?"]
-    vocabulary = Vocabulary(algorithm, pieces, [0.0, -1.5, -1.6, -1.0, -2.0, -5.0], [False, *[True] * 5])
+    scores = {"a": -1.5, "b": -1.6, "ab": -1.0, "bz": -2.0, "z?": -5.0}
+    pieces = [Piece("<unk>", kind=PieceKind.unknown), *(Piece(text, score) for text, score in scores.items())]
     batch = [[3, 4, 5, 1, 2]] * 100
-    sampled = resegment(vocabulary, 0.5, batch)
+    sampled = resegment((algorithm, pieces), 0.5, batch)
     assert {tuple(ids) for ids in sampled} == {(*a, 4, 5, *b) for a in ((3,), (1, 2)) for b in ((3,), (1, 2))}

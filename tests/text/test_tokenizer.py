@@ -15,7 +15,7 @@ from nmt.recipe import TERM_MARKERS, TokenizerRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.text import tokenizer as tokenizer_module
 from nmt.text.clean import normalize
-from nmt.text.subword_file import read_pieces, with_pieces
+from nmt.text.subword_file import PieceKind, read_pieces, with_pieces
 from nmt.text.term_markup import TermMarkers
 from nmt.text.tokenizer import Tokenizer, Tokenizers, train_tokenizer, train_tokenizers
 
@@ -189,14 +189,14 @@ def test_lowercasing_keeps_the_number_of_characters(lowering: Tokenizer, text: s
 def test_the_vocabulary_equals_that_of_sentencepiece(algorithm: str, tmp_path: Path) -> None:
     recipe = TokenizerRecipe(vocab_size=279, algorithm=algorithm, user_symbols=("<2de>", "a,b"))
     tokenizer = train_tokenizer(LINES, recipe, tmp_path / "tokenizer.model")
-    vocabulary = tokenizer.vocabulary()
+    found, pieces = tokenizer.vocabulary()
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     ids = list(range(tokenizer.vocab_size))
-    assert vocabulary.algorithm == algorithm
-    assert vocabulary.pieces == processor.id_to_piece(ids)
-    assert vocabulary.scores == processor.get_score(ids)
+    assert found == algorithm
+    assert [piece.text for piece in pieces] == processor.id_to_piece(ids)
+    assert [piece.score for piece in pieces] == processor.get_score(ids)
     special = {"<pad>", "<unk>", "<s>", "</s>", "<2de>", "a,b", *(f"<0x{byte:02X}>" for byte in range(256))}
-    assert {vocabulary.pieces[i] for i in ids if not vocabulary.ordinary[i]} == special
+    assert {piece.text for piece in pieces if piece.kind != PieceKind.ordinary} == special
 
 
 def test_the_vocabulary_of_another_algorithm_is_an_error(tmp_path: Path) -> None:
