@@ -8,9 +8,8 @@ models add scores along the sentence, so rounding may change the segmentation of
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, compress, count, islice
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from numpy.typing import NDArray
 from nmt.data.context import encode_joined, fit_context
 from nmt.data.frames import Frame, decompress_pairs
 from nmt.data.store import Sentences, token_dtype
-from nmt.processes.parallel import map_in_order
 from nmt.text.clean import Pair
 from nmt.text.context import Separators
 from nmt.text.segmentation import Tokens, gather
@@ -150,25 +148,15 @@ class PairFormat:
         return EncodedChunk(corpus, src, tgt, drops)
 
 
-def encode_frames(
-    frames: Iterable[tuple[Frame, NDArray[np.bool_]]],
-    tokenizer_directory: Path,
-    pair_format: PairFormat,
-    *,
-    workers: int,
-) -> Iterator[EncodedChunk]:
-    """Encode the pairs of each frame that its mask `(num_pairs,)` selects."""
-    return map_in_order(partial(_FrameEncoder, tokenizer_directory, pair_format), frames, workers)
-
-
-class _FrameEncoder:
-    """Encodes frames of text in a worker process."""
+class FrameEncoder:
+    """Encodes the pairs of frames in a worker process."""
 
     def __init__(self, tokenizer_directory: Path, pair_format: PairFormat) -> None:
         self._encode = CorpusEncoder(Tokenizers.load(tokenizer_directory), pair_format.separators)
         self._format = pair_format
 
     def __call__(self, job: tuple[Frame, NDArray[np.bool_]]) -> EncodedChunk:
+        """Encode the pairs of a frame that its mask `(num_pairs,)` selects."""
         frame, mask = job
         pairs = list(compress(decompress_pairs(frame.content), mask))
         return self._format.apply(frame.corpus, *self._encode(pairs))

@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 
 from nmt.data.cleaning import ChunkCleaner, CleanText, clean_corpora
 from nmt.data.corpus import OnRead, ReadOptions, count_pairs, input_files, read_chunks, require_files
-from nmt.data.encoding import CorpusEncoder, EncodedChunk, PairFormat, encode_frames
+from nmt.data.encoding import CorpusEncoder, EncodedChunk, FrameEncoder, PairFormat
 from nmt.data.fingerprint import (
     FORMAT,
     InputFile,
@@ -45,6 +45,7 @@ from nmt.data.test_sets import TestSet
 from nmt.errors import UserError
 from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.cores import num_cores
+from nmt.processes.parallel import map_in_order
 from nmt.recipe import Corpus, Recipe, TreesCorpus, named_files
 from nmt.special_ids import EOS_ID
 from nmt.storage.checksums import require_undamaged, sha256_of, write_checked
@@ -216,8 +217,8 @@ def _prepare_all(recipe: Recipe, directory: Path, on_read: OnRead | None) -> dic
     workers = data.workers or (1 if num_pairs is not None and num_pairs < _MIN_PAIRS_FOR_PROCESSES else num_cores())
     text = _clean(recipe, directory, on_read, workers=workers, total=num_pairs)
     tokenizers = tokenizers or _train_tokenizers(recipe, text, directory)
-    pair_format = _pair_format(recipe, tokenizers)
-    encoded = encode_frames(text.frames(), directory, pair_format, workers=workers)
+    make_encoder = partial(FrameEncoder, directory, _pair_format(recipe, tokenizers))
+    encoded = map_in_order(make_encoder, text.frames(), workers)
     with progress("encoding", sum(text.num_kept), "pairs") as bar:
         train = write_split(directory, "train", tokenizers, encoded, bar.advance)
     drops = text.drops + train.drops
