@@ -11,7 +11,6 @@ shards of fixed size, and each side of a shard has its own random generator.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -33,9 +32,9 @@ from nmt.logs import SECONDS_BETWEEN_PLAIN_LINES, say
 from nmt.processes.cores import num_cores
 from nmt.processes.parallel import map_in_order
 from nmt.recipe import TrainRecipe
-from nmt.storage.checksums import damaged_files, sha256_of
+from nmt.storage.checksums import damaged_files, write_report
 from nmt.storage.run_folder import read_json_object
-from nmt.storage.sealed import link_or_copy, new_directory, reporting_disk_errors, sync
+from nmt.storage.sealed import link_or_copy, new_directory, reporting_disk_errors
 from nmt.text.segmentation import Ints, SubwordSampler, Tokens, gather, reverse_each
 from nmt.text.tokenizer import Tokenizer, Tokenizers
 
@@ -201,12 +200,8 @@ class SampledEpochs:
         for source in self._directory.glob("train.*.npy"):
             if not (directory / source.name).exists():
                 link_or_copy(source, directory / source.name)
-        for path in directory.iterdir():
-            sync(path)
-        digests = sha256_of(sorted(directory.glob("*.npy")), silent=True)  # the training bar is shown at the same time
-        report = {"made_from": self._key, "epoch": epoch, "bytes": _sizes(directory), "sha256": digests}
-        (directory / _REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        sync(directory / _REPORT_FILE)
+        report = {"made_from": self._key, "epoch": epoch, "bytes": _sizes(directory)}
+        write_report(directory, _REPORT_FILE, report, silent=True)  # the training bar is shown at the same time
 
     def _shards(self, epoch: int) -> Iterator[_Shard]:
         for number, start in enumerate(range(0, len(self._base), _PAIRS_PER_SHARD)):

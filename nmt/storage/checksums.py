@@ -73,10 +73,10 @@ def read_checked(path: Path) -> dict[str, Any]:
     return report
 
 
-def write_report(directory: Path, name: str, report: Mapping[str, Any]) -> None:
-    """Write a report with the SHA-256 of all files of a directory, and sync all of them to disk."""
+def write_report(directory: Path, name: str, report: Mapping[str, Any], *, silent: bool = False) -> None:
+    """Write a report with the SHA-256 of all files of a directory, and sync all of them to disk; see `sha256_of`."""
     paths = sorted(directory.iterdir())
-    content = {**report, "sha256": sha256_of(paths)}
+    content = {**report, "sha256": sha256_of(paths, silent=silent)}
     write_synced(directory / name, (json.dumps(content, indent=1) + "\n").encode())
     for path in paths:
         sync(path)
