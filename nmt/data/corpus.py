@@ -54,7 +54,6 @@ OnRead = Callable[[int, Sequence[Pair]], None]
 
 PAIRS_PER_CHUNK = 4096
 _RECORDS_PER_BATCH = 4096
-_LINES_PER_BATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -313,28 +312,14 @@ def _unequal_sides(src: Path, src_count: int, tgt: Path, tgt_count: int) -> User
     )
 
 
-def _zip_sides(src: Iterable[str], tgt: Iterable[str], src_path: Path, tgt_path: Path) -> Iterator[Pair]:
-    """Zip the sides; raise UserError with both line counts if their lengths differ."""
-    src_lines, tgt_lines = iter(src), iter(tgt)
-    count = 0
-    while True:
-        src_batch = list(islice(src_lines, _LINES_PER_BATCH))
-        tgt_batch = list(islice(tgt_lines, _LINES_PER_BATCH))
-        yield from zip(src_batch, tgt_batch, strict=False)
-        if len(src_batch) != len(tgt_batch):
-            src_count = count + len(src_batch) + sum(1 for _ in src_lines)
-            tgt_count = count + len(tgt_batch) + sum(1 for _ in tgt_lines)
-            raise _unequal_sides(src_path, src_count, tgt_path, tgt_count)
-        if not src_batch:
-            return
-        count += len(src_batch)
-
-
 # --- Corpus kinds ---------------------------------------------------------------------------------------------------
 
 
 def _read_text(src: Path, tgt: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
-    return _zip_sides(read_lines(src, invalid_utf8), read_lines(tgt, invalid_utf8), src, tgt)
+    try:
+        yield from zip(read_lines(src, invalid_utf8), read_lines(tgt, invalid_utf8), strict=True)
+    except ValueError:
+        raise _unequal_sides(src, count_lines(src), tgt, count_lines(tgt)) from None
 
 
 def _read_tsv(corpus: TsvCorpus, path: Path, invalid_utf8: InvalidUtf8) -> Iterator[Pair]:
@@ -381,9 +366,10 @@ def _column_index(column: int | str, header: Sequence[str], path: Path) -> int:
 def _read_sgm(src: Path, tgt: Path, options: ReadOptions) -> Iterator[Pair]:
     src_text, tgt_text = ("\n".join(read_lines(path, options.invalid_utf8)) for path in (src, tgt))
     src_segments, tgt_segments = sgm_segments(src_text, src), sgm_segments(tgt_text, tgt)
-    if len(src_segments) == len(tgt_segments):
-        check_same_order(src_text, src, tgt_text, tgt)
-    return _zip_sides(src_segments, tgt_segments, src, tgt)
+    if len(src_segments) != len(tgt_segments):
+        raise _unequal_sides(src, len(src_segments), tgt, len(tgt_segments))
+    check_same_order(src_text, src, tgt_text, tgt)
+    return zip(src_segments, tgt_segments, strict=True)
 
 
 def _read_xml(path: Path, options: ReadOptions) -> Iterator[list[Pair]]:
