@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from nmt.data.corpus import input_files, resolve
@@ -114,7 +115,7 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
     if _training_options(report["recipe"]) != _training_options(options):
         return both
     files = _all_files(recipe)
-    recorded = _recorded_inputs(directory, files, report)
+    recorded = recorded_inputs(recipe, directory, report)
     missing_files = [path for path in files if not path.exists()]
     missing_models = [path for path in tokenizer_sources(recipe) if not path.exists()]
     if not all(path in recorded for path in missing_files):
@@ -123,11 +124,11 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
     tokenizers = None if missing_models else reused_tokenizers(recipe)
     if tokenizers is not None and report["tokenizers"] != tokenizers.digests():
         return both
-    current = _current_inputs(files, recorded)
+    current = read_inputs(recipe, recorded)
     inputs = [file.report() for file in current]
     if current != [recorded.get(path) for path in files] and not missing and inputs == report["inputs"]:
         with suppress(UserError):  # the directory may be read-only, or the disk full
-            write_stamps([file.stamp() for file in current], directory)
+            write_stamps(current, directory)
     if inputs[: len(_files(recipe.data.train, recipe))] != _training_inputs(report, recipe):
         return both
     if asks_hub and _changed_on_hub("train", recipe, report):
@@ -229,22 +230,12 @@ class InputFile:
         return self.size, self.modified, str(self.path)
 
 
-def read_inputs(recipe: Recipe) -> list[InputFile]:
-    """Compute the checksum of each input file, in the order of the recipe; raise UserError if one is unreadable."""
-    return _read_files(_all_files(recipe))
+def read_inputs(recipe: Recipe, recorded: Mapping[Path, InputFile] = MappingProxyType({})) -> list[InputFile]:
+    """Return the input files, in the order of the recipe; raise UserError if one is unreadable.
 
-
-def reread_inputs(recipe: Recipe, directory: Path, report: dict[str, Any]) -> list[InputFile]:
-    """Like `read_inputs`, but read only files that have changed since `directory` was prepared.
-
-    report: of `directory`; provides the size and SHA-256 of deleted files
+    recorded: files of the last preparation, see `recorded_inputs`; they are read only if they have changed
     """
     files = _all_files(recipe)
-    return _current_inputs(files, _recorded_inputs(directory, files, report))
-
-
-def _current_inputs(files: Sequence[Path], recorded: Mapping[Path, InputFile]) -> list[InputFile]:
-    """Return the inputs; recorded: by path, those of the last preparation, for deleted and unchanged files"""
     changed = [
         path for path in files if path not in recorded or (path.exists() and recorded[path].stamp() != _stamp(path))
     ]
@@ -252,11 +243,12 @@ def _current_inputs(files: Sequence[Path], recorded: Mapping[Path, InputFile]) -
     return [known[path] for path in files]
 
 
-def _recorded_inputs(directory: Path, files: Sequence[Path], report: dict[str, Any]) -> dict[Path, InputFile]:
+def recorded_inputs(recipe: Recipe, directory: Path, report: dict[str, Any]) -> dict[Path, InputFile]:
     """Return the input files that `directory` was prepared from, by path; none if their record is damaged."""
+    stamps = _read_stamps(directory, _all_files(recipe))
     return {
         Path(path): InputFile(Path(path), entry["bytes"], entry["sha256"], modified)
-        for (_, modified, path), entry in zip(_read_stamps(directory, files), report["inputs"], strict=False)
+        for (_, modified, path), entry in zip(stamps, report["inputs"], strict=False)
     }
 
 
@@ -276,8 +268,9 @@ def _read_files(files: Sequence[Path]) -> list[InputFile]:
     return inputs
 
 
-def write_stamps(stamps: Sequence[Stamp], directory: Path) -> None:
+def write_stamps(inputs: Sequence[InputFile], directory: Path) -> None:
     """Record sizes, times of last change and paths of the input files; raise UserError if that fails."""
+    stamps = [file.stamp() for file in inputs]
     write_file(directory / _STAMPS_FILE, (json.dumps(stamps) + "\n").encode())
 
 

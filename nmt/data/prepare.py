@@ -32,8 +32,8 @@ from nmt.data.fingerprint import (
     preparation_options,
     read_inputs,
     read_report,
+    recorded_inputs,
     recorded_options,
-    reread_inputs,
     write_stamps,
 )
 from nmt.data.folder import remove_leftovers, replacing
@@ -293,7 +293,7 @@ def _prepare_valid(recipe: Recipe, current: Path, directory: Path) -> dict[str, 
     """Prepare only the validation set in an empty directory; reuse the other files of `current`."""
     report = load_prepared(current).report
     _require_valid(recipe)
-    inputs = reread_inputs(recipe, current, report)
+    inputs = read_inputs(recipe, recorded_inputs(recipe, current, report))
     commits = hub_commits(recipe, "valid")
     for name in report["files"]:
         if not name.startswith("valid."):
@@ -434,7 +434,7 @@ def _write_report(
         "files": {path.name: path.stat().st_size for path in paths},
         "sha256": {path.name: digests[path.name] for path in paths},
     }
-    write_stamps([file.stamp() for file in inputs], directory)  # not in the report: they may be rewritten later
+    write_stamps(inputs, directory)  # not in the report: they may be rewritten later
     write_checked(directory / REPORT_FILE, report)
     return report
 
