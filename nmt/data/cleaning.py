@@ -1,19 +1,24 @@
-"""The clean stage: normalize and filter training text, find duplicates, and write the pairs to a temporary file."""
+"""The clean stage: normalize and filter training text, find duplicates, and write the pairs to a temporary file.
+
+Workers compress the pairs; the main process handles all chunks in order, but mostly copies bytes.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate, compress, pairwise, repeat
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+import zstandard
 from numpy.typing import NDArray
 
-from nmt.data.frames import Frame, compress_pairs, decompress_pairs, read_frames
 from nmt.data.mixture import Mixture
 from nmt.logs import progress
 from nmt.processes.parallel import map_in_order
@@ -21,6 +26,38 @@ from nmt.recipe import DataRecipe
 from nmt.text.clean import Cleaner, DropReason, Pair
 from nmt.text.context import clean_joined
 from nmt.text.duplicates import DuplicateFinder
+
+_COMPRESSION_LEVEL = 1
+_HEADER = struct.Struct("<QQQ")  # corpus index, number of pairs, number of bytes
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A chunk of cleaned pairs in the temporary file.
+
+    corpus:  index of the corpus in the recipe
+    content: compressed lines: all sources, then all targets
+    """
+
+    corpus: int
+    num_pairs: int
+    content: bytes
+
+    @classmethod
+    def compress(cls, corpus: int, pairs: Sequence[Pair]) -> Frame:
+        """Compress normalized pairs."""
+        text = "".join(f"{pair[side]}\n" for side in (0, 1) for pair in pairs)
+        return cls(corpus, len(pairs), zstandard.compress(text.encode(), _COMPRESSION_LEVEL))
+
+    def select(self, mask: NDArray[np.bool_]) -> Iterator[Pair]:
+        """Yield the pairs where `mask` `(num_pairs,)` is True."""
+        lines = zstandard.decompress(self.content).decode().split("\n")[:-1]
+        return compress(zip(lines[: self.num_pairs], lines[self.num_pairs :], strict=True), mask)
+
+    def write(self, file: BinaryIO) -> None:
+        """Append the frame to a file."""
+        file.write(_HEADER.pack(self.corpus, self.num_pairs, len(self.content)))
+        file.write(self.content)
 
 
 @dataclass(frozen=True)
@@ -43,9 +80,11 @@ class CleanText:
     def frames(self) -> Iterator[tuple[Frame, NDArray[np.bool_]]]:
         """Yield each frame with the mask `(num_pairs,)` of its kept pairs."""
         start = 0
-        for frame in read_frames(self.path):
-            yield frame, self.kept[start : start + frame.num_pairs]
-            start += frame.num_pairs
+        with self.path.open("rb") as file:
+            while header := file.read(_HEADER.size):
+                corpus, num_pairs, size = _HEADER.unpack(header)
+                yield Frame(corpus, num_pairs, file.read(size)), self.kept[start : start + num_pairs]
+                start += num_pairs
 
     def sample(self, num_pairs: int, mixture: Mixture) -> Iterator[Pair]:
         """Yield pairs evenly spaced over an epoch of the mixture, which may repeat or skip pairs."""
@@ -55,7 +94,7 @@ class CleanText:
         for frame, mask in self.frames():
             index = frame.corpus
             start, shown, size = starts[index], mixture.pairs_per_epoch[index], mixture.sizes[index]
-            for pair in compress(decompress_pairs(frame.content), mask):
+            for pair in frame.select(mask):
                 # The pair occupies [start + seen * shown / size, start + (seen + 1) * shown / size) of the epoch.
                 first = (start * size + seen[index] * shown) * num_pairs // (size * epoch_pairs)
                 seen[index] += 1
@@ -98,9 +137,9 @@ class ChunkCleaner:
                 drops[result] += 1
             else:
                 clean.append(result)
-        hashes = b"".join(map(_hash, clean)) if self._drop_duplicates else b""
-        frame = Frame(corpus, len(clean), compress_pairs(clean))
-        return CleanChunk(len(pairs), frame, np.frombuffer(hashes, dtype="<u8").astype(np.uint64), drops)
+        hashed = b"".join(map(_hash, clean)) if self._drop_duplicates else b""
+        hashes = np.frombuffer(hashed, dtype="<u8").astype(np.uint64)
+        return CleanChunk(len(pairs), Frame.compress(corpus, clean), hashes, drops)
 
 
 def _cleaning(data: DataRecipe, src_lang: str, tgt_lang: str) -> Callable[[str, str], Pair | DropReason]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.cleaning import Frame
 from nmt.data.context import encode_joined, fit_context
-from nmt.data.frames import Frame, decompress_pairs
 from nmt.data.store import Sentences, token_dtype
 from nmt.text.clean import Pair
 from nmt.text.context import Separators
@@ -158,8 +158,7 @@ class FrameEncoder:
     def __call__(self, job: tuple[Frame, NDArray[np.bool_]]) -> EncodedChunk:
         """Encode the pairs of a frame that its mask `(num_pairs,)` selects."""
         frame, mask = job
-        pairs = list(compress(decompress_pairs(frame.content), mask))
-        return self._format.apply(frame.corpus, *self._encode(pairs))
+        return self._format.apply(frame.corpus, *self._encode(list(frame.select(mask))))
 
 
 def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Tokens, NDArray[np.int32]]:

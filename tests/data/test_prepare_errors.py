@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from nmt.data.cleaning import Frame
 from nmt.data.fingerprint import outdated_splits
-from nmt.data.frames import Frame
 from nmt.data.prepare import load_prepared, prepare
 from nmt.errors import UserError
 from nmt.processes.run_lock import LOCK_FILE, run_lock
@@ -27,7 +27,7 @@ DYING_PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 from nmt.data import corpus
-from nmt.data.frames import Frame
+from nmt.data.cleaning import Frame
 from nmt.data.prepare import prepare
 from nmt.recipe import load_recipe
 
