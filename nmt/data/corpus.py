@@ -38,6 +38,7 @@ from nmt.recipe import (
     TsvCorpus,
     named_files,
 )
+from nmt.storage.shards import require_all_shards
 from nmt.text.clean import Pair
 from nmt.text.context import join_lines, last_lines
 from nmt.text.json_fields import parse_json, text_field
@@ -456,7 +457,7 @@ def _read_hugging_face(corpus: HuggingFaceCorpus, options: ReadOptions) -> Itera
 
 
 def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
-    """Return a dataset's directory, None if on the Hub; raise UserError for a file or a revision."""
+    """Return a dataset's directory, None if on the Hub; raise UserError for a file, missing shards or a revision."""
     path = resolve(Path(corpus.dataset), root)
     if corpus.dataset.startswith((".", "/", "~")):
         _existing(Path(corpus.dataset), root)
@@ -466,7 +467,10 @@ def _local_dataset(corpus: HuggingFaceCorpus, root: Path) -> Path | None:
         raise UserError(f"the local dataset {path} has no revisions; only the Hub has them; remove revision")
     if not path.is_dir() and Path(corpus.dataset).exists():  # load_dataset would read it instead of the Hub
         raise UserError(f"dataset {path} does not exist, but {Path(corpus.dataset).absolute()} does; correct data.root")
-    return path if path.is_dir() else None
+    if not path.is_dir():
+        return None
+    require_all_shards(file for file in input_files(corpus, root) if corpus.split in str(file.relative_to(path)))
+    return path
 
 
 def _fields(record: Any, src_field: str, tgt_field: str, where: str, options: ReadOptions) -> Pair:

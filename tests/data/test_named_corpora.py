@@ -86,6 +86,26 @@ def test_datasets_of_the_current_directory_are_not_read(tmp_path: Path, monkeypa
     assert read(corpus, tmp_path / "here") == [("a", "b")]
 
 
+def test_a_dataset_without_one_of_its_shards_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set" / "data").mkdir(parents=True)
+    names = [f"train-0000{index}-of-00003.parquet" for index in range(3)]
+    for name in (*names, "test-00000-of-00002.parquet"):
+        write_parquet(tmp_path / "set" / "data" / name, {"a": SRC, "b": TGT})
+    corpus = HuggingFaceCorpus(dataset="set", src_field="a", tgt_field="b")
+    assert len(read(corpus, tmp_path)) == 3 * len(SRC)
+    path = tmp_path / "set" / "data" / names[1]
+    path.unlink()
+    one_line_error(corpus, tmp_path, f"{path} is missing; the dataset must have all 3")
+    with pytest.raises(UserError, match="is missing"):  # before any work
+        require_files([corpus], tmp_path)
+    (tmp_path / "set" / "data" / names[2]).unlink()
+    one_line_error(corpus, tmp_path, "and 1 more of these files are missing")
+    one_line_error(corpus, tmp_path, r"renumber the existing ones, from train-00000-of-00001\.parquet")
+    path.with_name(names[0]).rename(path.with_name("train-00000-of-00001.parquet"))
+    assert len(read(corpus, tmp_path)) == len(SRC)
+
+
 def test_file_instead_of_a_dataset_is_rejected_without_asking_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
