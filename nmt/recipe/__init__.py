@@ -37,12 +37,7 @@ from nmt.recipe.evaluation import BleuTokenizer, EvaluateRecipe, Metric
 from nmt.recipe.former_options import upgrade_options
 from nmt.recipe.model import ModelRecipe
 from nmt.recipe.reference import describe_recipe
-from nmt.recipe.sections import (
-    DataRecipe,
-    Recipe,
-    TokenizerRecipe,
-    TrainRecipe,
-)
+from nmt.recipe.sections import DataRecipe, Recipe, TokenizerRecipe, TrainRecipe
 from nmt.recipe.term_markers import TERM_MARKERS
 from nmt.recipe.toml import (
     dump_choices,
@@ -60,63 +55,3 @@ from nmt.recipe.toml import (
     revalidate,
 )
 from nmt.recipe.validation import explain, requirement
-
-__all__ = [
-    "NO_CONTEXT",
-    "NO_LANGUAGE",
-    "SEPARATOR",
-    "TERM_MARKERS",
-    "BleuTokenizer",
-    "ClassificationRecipe",
-    "Context",
-    "ContextSides",
-    "ContextSize",
-    "Corpus",
-    "DataRecipe",
-    "DecodeRecipe",
-    "EvaluateRecipe",
-    "GlossaryMode",
-    "HuggingFaceCorpus",
-    "JsonLinesCorpus",
-    "LabeledDataRecipe",
-    "Metric",
-    "ModelRecipe",
-    "MonolingualCorpus",
-    "Noise",
-    "ParquetCorpus",
-    "Recipe",
-    "SacrebleuCorpus",
-    "SearchPrecision",
-    "Section",
-    "SgmCorpus",
-    "TextCorpus",
-    "TmxCorpus",
-    "TokenizerRecipe",
-    "ToyCorpus",
-    "TrainRecipe",
-    "TreesCorpus",
-    "TsvCorpus",
-    "UnicodeForm",
-    "describe_recipe",
-    "dump_choices",
-    "dump_recipe",
-    "explain",
-    "has_label",
-    "has_tree_vocabulary",
-    "ineffective_option",
-    "is_dumped",
-    "load_any_recipe",
-    "load_classification_recipe",
-    "load_recipe",
-    "load_saved_recipe",
-    "named_files",
-    "override_decode",
-    "override_own_decode",
-    "overrides_by_name",
-    "parse_recipe",
-    "parse_saved_recipe",
-    "require_length_penalty_effect",
-    "requirement",
-    "revalidate",
-    "upgrade_options",
-]
