@@ -13,10 +13,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
@@ -52,7 +53,7 @@ class _OneValueEach(TyperCommand):
 class Command:
     """A command whose module is imported when the command is called; some imports take seconds.
 
-    attribute: function or typer application in the module
+    attribute: function, dataclass of options with a method `run`, or typer application in the module
     summary:   for `nmt --help`
     """
 
@@ -62,14 +63,35 @@ class Command:
 
     def load(self, name: str) -> Any:
         """Import the module and return its command or group of commands. name: for its usage line"""
-        loaded: typer.Typer | Callable[..., None] = getattr(import_module(self.module), self.attribute)
+        loaded: typer.Typer | type[Any] | Callable[..., None] = getattr(import_module(self.module), self.attribute)
         if isinstance(loaded, typer.Typer):
             for subcommand in loaded.registered_commands:
                 subcommand.cls = _OneValueEach
             return typer.main.get_group(loaded)
         alone = typer.Typer(add_completion=False)
-        alone.command(name, cls=_OneValueEach)(loaded)
+        alone.command(name, cls=_OneValueEach)(_as_function(loaded) if isinstance(loaded, type) else loaded)
         return typer.main.get_command(alone)
+
+
+def _as_function(options: type[Any]) -> Callable[..., None]:
+    """Return a function for typer whose parameters are the fields of a dataclass."""
+
+    def run(**values: object) -> None:
+        options(**values).run()
+
+    run.__doc__ = options.__doc__
+    run.__annotations__ = get_type_hints(options, include_extras=True)
+    parameters = [
+        Parameter(
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if field.default is MISSING else field.default,
+            annotation=run.__annotations__[field.name],
+        )
+        for field in fields(options)
+    ]
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return run
 
 
 COMMANDS = {
@@ -86,7 +108,7 @@ COMMANDS = {
     "config": Command("nmt.cli.recipes", "config", "Print a recipe with all options and their documentation."),
     "leaks": Command("nmt.cli.leaks", "leaks", "List the test sentences that occur in the training text."),
     "info": Command("nmt.cli.info", "info", "Describe a model: training, scores, files, engines."),
-    "translate": Command("nmt.cli.translate", "translate", "Translate text, line by line."),
+    "translate": Command("nmt.cli.translate", "Translate", "Translate text, line by line."),
     "serve": Command("nmt.cli.serve", "serve", "Serve translations over HTTP."),
     "score": Command("nmt.cli.score", "score", "Print the log-probabilities of given translations."),
     "classify": Command("nmt.cli.classify", "classify", "Classify texts or text pairs, line by line."),

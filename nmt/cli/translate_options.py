@@ -1,18 +1,19 @@
-"""The options of `nmt translate`: their types, names and help texts."""
+"""The options of `nmt translate`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import typer
 
-from nmt.cli.arguments import MAX_THREADS, file_path, named_file
+from nmt.cli.arguments import MAX_THREADS, Device, ModelArgument, file_path, named_file
 from nmt.engines import Engine
 from nmt.keep.items import Kind
 from nmt.recipe import GlossaryMode, SearchPrecision
 from nmt.recipe.decoding import LengthPenalty
-from nmt.streams.records import Format
+from nmt.streams.records import DOCUMENT_FORMATS, Format, choose_format
 from nmt.text.lines import InvalidUtf8
 
 InputFormat = Literal["text", "tsv", "jsonl", "html", "srt"]
@@ -22,10 +23,10 @@ class Kinds(tuple[Kind, ...]):
     """Value of --keep."""
 
     @classmethod
-    def parse(cls, given: str | tuple[str, ...]) -> Kinds:
+    def parse(cls, given: str) -> Kinds:
         """Parse a comma-separated list; raises BadParameter for an empty list or an unknown kind."""
-        names = [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
-        if isinstance(given, str) and not names:
+        names = [name.strip() for name in given.split(",") if name.strip()]
+        if not names:
             raise typer.BadParameter(f"the list is empty; give at least one of {', '.join(get_args(Kind))}")
         for name in names:
             if name not in get_args(Kind):
@@ -77,27 +78,6 @@ _RESUME = (
 )
 _RESTART = "Discard OUT.part of an interrupted command and start over."
 
-File = Annotated[Path, typer.Argument(help=_INPUT)]
-FileFormat = Annotated[InputFormat | None, typer.Option(help=_INPUT_FORMAT)]
-Column = Annotated[str | None, typer.Option(help=_COLUMN)]
-Header = Annotated[bool, typer.Option("--header", help=_HEADER)]
-Field = Annotated[str | None, typer.Option(help=_FIELD)]
-OnInvalidUtf8 = Annotated[InvalidUtf8, typer.Option(help=_INVALID_UTF8)]
-Prefixes = Annotated[Path | None, typer.Option("--prefixes", parser=named_file, metavar="FILE", help=_PREFIXES)]
-Required = Annotated[Path | None, typer.Option("--required", parser=named_file, metavar="FILE", help=_REQUIRED)]
-GlossaryFile = Annotated[Path | None, typer.Option("--glossary", parser=named_file, metavar="FILE", help=_GLOSSARY)]
-GlossaryModeOption = Annotated[GlossaryMode | None, typer.Option("--glossary-mode", help=_GLOSSARY_MODE)]
-GlossaryReport = Annotated[
-    Path | None, typer.Option("--glossary-report", parser=file_path, metavar="FILE", help=_GLOSSARY_REPORT)
-]
-Out = Annotated[Path, typer.Option("-o", "--out", parser=file_path, metavar="PATH", help=_OUT)]
-OutputFormat = Annotated[Format | None, typer.Option(help=_OUTPUT_FORMAT)]
-WithScores = Annotated[bool, typer.Option("--with-scores", help="Write the score and a tab before each translation.")]
-WithAlignments = Annotated[bool, typer.Option("--with-alignments", help=_WITH_ALIGNMENTS)]
-Keep = Annotated[Kinds, typer.Option(parser=Kinds.parse, metavar="KIND,...", help=_KEEP)]
-Resume = Annotated[bool, typer.Option("--resume", help=_RESUME)]
-Restart = Annotated[bool, typer.Option("--restart", help=_RESTART)]
-
 # --- Search -----------------------------------------------------------------------------------------------------------
 
 _DISTINCT = (
@@ -110,22 +90,6 @@ _ENSEMBLE = "Add a model to the ensemble; repeatable."
 _SHORTLIST = 'File made by `nmt shortlist`: restrict the target vocabulary, for speed. "" disables it.'
 _FUSION = 'Language model for shallow fusion: search for log p(y|x) + W log p_lm(y). "" disables it.'
 _SET = "Any other option of the decode section: sampling=true, no_repeat_ngram=4, 'bias.Dr. Smith=1', ... Repeatable."
-
-BeamSize = Annotated[
-    int | None, typer.Option("-b", "--beam-size", min=1, help="Hypotheses kept at each step; 1 is greedy.")
-]
-Penalty = Annotated[LengthPenalty | None, typer.Option(help="Divisor of the log-probability.")]
-LengthAlpha = Annotated[float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")]
-NBest = Annotated[int | None, typer.Option(min=1, help="Translations per line; text output: number, score, text.")]
-Distinct = Annotated[bool | None, typer.Option("--distinct/--no-distinct", help=_DISTINCT)]
-Tag = Annotated[str | None, typer.Option(help=_TAG)]
-SplitSentences = Annotated[bool, typer.Option("--split-sentences", help=_SENTENCES)]
-Others = Annotated[list[Path] | None, typer.Option("--ensemble", help=_ENSEMBLE)]
-ShortlistFile = Annotated[str | None, typer.Option("--shortlist", metavar="FILE", help=_SHORTLIST)]
-FusionModel = Annotated[str | None, typer.Option("--fusion", metavar="MODEL", help=_FUSION)]
-FusionWeight = Annotated[float | None, typer.Option(min=0.0, metavar="W", help="Fusion weight (default: the model's).")]
-Seed = Annotated[int | None, typer.Option(help="Sampling seed; same as --set sampling_seed=N.")]
-Settings = Annotated[list[str] | None, typer.Option("--set", help=_SET)]
 
 # --- Speed ------------------------------------------------------------------------------------------------------------
 
@@ -150,12 +114,80 @@ _ENGINE = (
     "lacks an option, such as --with-alignments. stderr names the engine and precision."
 )
 
-BatchTokens = Annotated[int | None, typer.Option(min=1, help="Maximum source tokens per batch.")]
-Window = Annotated[int | None, typer.Option(min=1, help=_WINDOW)]
-MaxDelay = Annotated[float | None, typer.Option(min=0.0, help=_MAX_DELAY)]
-ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, max=MAX_THREADS, help=_THREADS)]
-Processes = Annotated[int | None, typer.Option(min=0, max=MAX_THREADS, help=_PROCESSES)]
 MemoryFile = Annotated[Path | None, typer.Option("--memory", parser=named_file, metavar="FILE", help=_MEMORY)]
 MemoryLimit = Annotated[int | None, typer.Option(min=1, help=_MEMORY_LIMIT)]
-PrecisionOption = Annotated[SearchPrecision, typer.Option("--precision", help=_PRECISION)]
-EngineOption = Annotated[Engine, typer.Option("--engine", help=_ENGINE)]
+SplitSentences = Annotated[bool, typer.Option("--split-sentences", help=_SENTENCES)]
+
+
+@dataclass(frozen=True)
+class TranslateOptions:
+    """The arguments of `nmt translate`; None if not given."""
+
+    model: ModelArgument
+    file: Annotated[Path, typer.Argument(help=_INPUT)] = Path("-")
+    input_format: Annotated[InputFormat | None, typer.Option(help=_INPUT_FORMAT)] = None
+    column: Annotated[str | None, typer.Option(help=_COLUMN)] = None
+    header: Annotated[bool, typer.Option("--header", help=_HEADER)] = False
+    field: Annotated[str | None, typer.Option(help=_FIELD)] = None
+    invalid_utf8: Annotated[InvalidUtf8, typer.Option(help=_INVALID_UTF8)] = "error"
+    prefixes: Annotated[Path | None, typer.Option(parser=named_file, metavar="FILE", help=_PREFIXES)] = None
+    required: Annotated[Path | None, typer.Option(parser=named_file, metavar="FILE", help=_REQUIRED)] = None
+    glossary: Annotated[Path | None, typer.Option(parser=named_file, metavar="FILE", help=_GLOSSARY)] = None
+    glossary_mode: Annotated[GlossaryMode | None, typer.Option(help=_GLOSSARY_MODE)] = None
+    glossary_report: Annotated[Path | None, typer.Option(parser=file_path, metavar="FILE", help=_GLOSSARY_REPORT)] = (
+        None
+    )
+    out: Annotated[Path, typer.Option("-o", "--out", parser=file_path, metavar="PATH", help=_OUT)] = Path("-")
+    output_format: Annotated[Format | None, typer.Option(help=_OUTPUT_FORMAT)] = None
+    with_scores: Annotated[
+        bool, typer.Option("--with-scores", help="Write the score and a tab before each translation.")
+    ] = False
+    with_alignments: Annotated[bool, typer.Option("--with-alignments", help=_WITH_ALIGNMENTS)] = False
+    keep: Annotated[Kinds | None, typer.Option(parser=Kinds.parse, metavar="KIND,...", help=_KEEP)] = None
+    resume: Annotated[bool, typer.Option("--resume", help=_RESUME)] = False
+    restart: Annotated[bool, typer.Option("--restart", help=_RESTART)] = False
+    beam_size: Annotated[
+        int | None, typer.Option("-b", "--beam-size", min=1, help="Hypotheses kept at each step; 1 is greedy.")
+    ] = None
+    length_penalty: Annotated[LengthPenalty | None, typer.Option(help="Divisor of the log-probability.")] = None
+    length_alpha: Annotated[float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")] = None
+    n_best: Annotated[
+        int | None, typer.Option(min=1, help="Translations per line; text output: number, score, text.")
+    ] = None
+    distinct: Annotated[bool | None, typer.Option("--distinct/--no-distinct", help=_DISTINCT)] = None
+    tag: Annotated[str | None, typer.Option(help=_TAG)] = None
+    split_sentences: SplitSentences = False
+    ensemble: Annotated[list[Path] | None, typer.Option(help=_ENSEMBLE)] = None
+    shortlist: Annotated[str | None, typer.Option(metavar="FILE", help=_SHORTLIST)] = None
+    fusion: Annotated[str | None, typer.Option(metavar="MODEL", help=_FUSION)] = None
+    fusion_weight: Annotated[
+        float | None, typer.Option(min=0.0, metavar="W", help="Fusion weight (default: the model's).")
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="Sampling seed; same as --set sampling_seed=N.")] = None
+    settings: Annotated[list[str] | None, typer.Option("--set", help=_SET)] = None
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum source tokens per batch.")] = None
+    window: Annotated[int | None, typer.Option(min=1, help=_WINDOW)] = None
+    max_delay: Annotated[float | None, typer.Option(min=0.0, help=_MAX_DELAY)] = None
+    processes: Annotated[int | None, typer.Option(min=0, max=MAX_THREADS, help=_PROCESSES)] = None
+    memory: MemoryFile = None
+    memory_limit: MemoryLimit = None
+    threads: Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help=_THREADS)] = None
+    device: Device = "auto"
+    precision: Annotated[SearchPrecision, typer.Option(help=_PRECISION)] = "auto"
+    engine: Annotated[Engine, typer.Option(help=_ENGINE)] = "auto"
+
+    @property
+    def in_format(self) -> Format:
+        """The given input format, or else that of the extension, or else text."""
+        return choose_format(self.file, self.input_format, "text")
+
+    @property
+    def may_have_terms(self) -> bool:
+        """Whether there is a glossary, or the format has glossary terms of each line."""
+        return self.glossary is not None or self.in_format == "jsonl"
+
+    @property
+    def kinds(self) -> Kinds:
+        """The kinds of text that translations must contain; they always keep the markup of documents."""
+        kinds = self.keep or Kinds()
+        return Kinds(dict.fromkeys(("markup", *kinds))) if self.in_format in DOCUMENT_FORMATS else kinds
