@@ -24,43 +24,6 @@ from nmt.storage.finite import finite
 from nmt.text.languages import SHORT_CODES
 from nmt.text.sacrebleu_sets import sacrebleu_files
 
-RefOption = Annotated[
-    list[Path] | None, typer.Option("--ref", help="Reference translations; repeatable for several references.")
-]
-TestSetOption = Annotated[
-    str | None,
-    typer.Option(
-        "-t", "--test-set", help="sacreBLEU test set, such as wmt14/full, in place of --ref; needs --lang-pair."
-    ),
-]
-LangPairOption = Annotated[
-    str | None, typer.Option("-l", "--lang-pair", help="Languages of --test-set, such as en-de.")
-]
-MetricsOption = Annotated[
-    str,
-    typer.Option(
-        "-m",
-        "--metrics",
-        help="Comma-separated. sacreBLEU's: bleu, chrf, chrf++, ter. As in older papers, not comparable with bleu: "
-        "bleu-tokenized, bleu-tokenized-lc, bleu-compound-split. For summaries: rouge-1, rouge-2, rouge-l, rouge-lsum. "
-        "For trees: bracket-f1.",
-    ),
-]
-LangOption = Annotated[
-    str | None, typer.Option(help="Target language, for tokenizers of bleu, bleu-* and ter; --lang-pair implies it.")
-]
-TokenizeOption = Annotated[
-    str | None,
-    typer.Option(
-        "-tok",
-        "--tokenize",
-        help="sacreBLEU tokenizer for bleu: 13a, intl, char, none, ... (default: by language, mostly 13a).",
-    ),
-]
-LowercaseOption = Annotated[bool, typer.Option("-lc", "--lowercase", help="Ignore case in bleu, like sacreBLEU's -lc.")]
-ChrfLowercaseOption = Annotated[
-    bool, typer.Option("--chrf-lowercase", help="Ignore case in chrf and chrf++, like sacreBLEU's --chrf-lowercase.")
-]
 Format = Literal["text", "json", "markdown", "latex"]
 FormatOption = Annotated[
     Format | None, typer.Option("-f", "--format", help="Output format (default: text); json has full precision.")
@@ -74,39 +37,57 @@ def output_format(output: Format | None, as_json: bool) -> Format:
     return output or ("json" if as_json else "text")
 
 
-def read_test_set(
-    ref: Sequence[Path] | None, src: Path | None, test_set: str | None, lang_pair: str | None
-) -> ReferenceSet:
-    """Read the test set of the options; raises CommandError if they are inconsistent, UserError if line counts differ.
-
-    Warns of empty lines.
-    """
-    if bool(ref) == (test_set is not None):
-        raise CommandError("the reference is missing or ambiguous; give either --ref FILE or --test-set NAME")
-    if lang_pair is not None and test_set is None:
-        raise missing_option("--lang-pair", "--test-set")
-    tgt_lang = None
-    if test_set is not None:
-        if lang_pair is None:
-            raise CommandError(f"--test-set {test_set} needs its languages; use --lang-pair, such as --lang-pair en-de")
-        source_file, ref = sacrebleu_files(test_set, lang_pair)
-        src = src or source_file
-        tgt_lang = lang_pair.partition("-")[2]
-    return ReferenceSet.read(ref or (), src, tgt_lang)
-
-
+_DEFAULT_METRICS = "bleu,chrf,ter"
+_METRICS = (
+    f"Comma-separated (default: {_DEFAULT_METRICS}). sacreBLEU's: bleu, chrf, chrf++, ter. As in older papers, not "
+    "comparable with bleu: bleu-tokenized, bleu-tokenized-lc, bleu-compound-split. For summaries: rouge-1, rouge-2, "
+    "rouge-l, rouge-lsum. For trees: bracket-f1."
+)
+_TEST_SET = "sacreBLEU test set, such as wmt14/full, in place of --ref; needs --lang-pair."
+_LANG = "Target language, for tokenizers of bleu, bleu-* and ter; --lang-pair implies it."
+_TOKENIZE = "sacreBLEU tokenizer for bleu: 13a, intl, char, none, ... (default: by language, mostly 13a)."
+_CHRF_LOWERCASE = "Ignore case in chrf and chrf++, like sacreBLEU's --chrf-lowercase."
 _WITH_RULES = ("bleu-tokenized", "bleu-compound")  # metrics with rules for each language
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MetricOptions:
-    """Metrics, comma-separated, and their options."""
+    """References, metrics and format of the results; None if not given."""
 
-    metrics: str
-    lang: str | None = None
-    tokenize: str | None = None
-    lowercase: bool = False
-    chrf_lowercase: bool = False
+    ref: Annotated[
+        list[Path] | None, typer.Option(help="Reference translations; repeatable for several references.")
+    ] = None
+    test_set: Annotated[str | None, typer.Option("-t", "--test-set", help=_TEST_SET)] = None
+    lang_pair: Annotated[
+        str | None, typer.Option("-l", "--lang-pair", help="Languages of --test-set, such as en-de.")
+    ] = None
+    metrics: Annotated[str | None, typer.Option("-m", "--metrics", help=_METRICS)] = None
+    lang: Annotated[str | None, typer.Option(help=_LANG)] = None
+    tokenize: Annotated[str | None, typer.Option("-tok", "--tokenize", help=_TOKENIZE)] = None
+    lowercase: Annotated[
+        bool, typer.Option("-lc", "--lowercase", help="Ignore case in bleu, like sacreBLEU's -lc.")
+    ] = False
+    chrf_lowercase: Annotated[bool, typer.Option("--chrf-lowercase", help=_CHRF_LOWERCASE)] = False
+    output: FormatOption = None
+    as_json: JsonOption = False
+
+    def read_test_set(self, src: Path | None = None) -> ReferenceSet:
+        """Read the references; raises CommandError for inconsistent options, UserError if line counts differ.
+
+        Warns of empty lines. src: file of the source; None selects that of the sacreBLEU test set, if any
+        """
+        if bool(self.ref) == (self.test_set is not None):
+            raise CommandError("the reference is missing or ambiguous; give either --ref FILE or --test-set NAME")
+        if self.test_set is None:
+            if self.lang_pair is not None:
+                raise missing_option("--lang-pair", "--test-set")
+            return ReferenceSet.read(self.ref or (), src, None)
+        if self.lang_pair is None:
+            raise CommandError(
+                f"--test-set {self.test_set} needs its languages; use --lang-pair, such as --lang-pair en-de"
+            )
+        source, references = sacrebleu_files(self.test_set, self.lang_pair)
+        return ReferenceSet.read(references, src or source, self.lang_pair.partition("-")[2])
 
     def check(self, *, counts_words: bool = False, compares_lines: bool = False) -> None:
         """Raise BadParameter for an option without effect and an invalid --lang; warn of a language without rules.
@@ -159,7 +140,8 @@ class MetricOptions:
 
     def names(self) -> list[str]:
         """Return the metrics, each once; raises CommandError if there are none."""
-        names = list(dict.fromkeys(name.strip() for name in self.metrics.split(",") if name.strip()))
+        metrics = _DEFAULT_METRICS if self.metrics is None else self.metrics
+        names = list(dict.fromkeys(name.strip() for name in metrics.split(",") if name.strip()))
         if not names:
             raise CommandError("--metrics is empty; it must be a list such as bleu,chrf,ter; name at least one metric")
         return names

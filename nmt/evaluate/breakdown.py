@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from nmt.errors import UserError
-from nmt.text.lines import input_name, read_lines, read_plain_text
+from nmt.text.lines import read_plain_text
 
 # Upper bounds of the length classes, in words; longer sentences form the last class.
 _MAX_LENGTHS = (10, 20, 30, 40, 50, 60)
@@ -49,50 +48,17 @@ def length_classes(sources: Sequence[str]) -> list[list[str]]:
     return [[_length_class(len(line.split()))] for line in sources]
 
 
-def count_words(lines: Iterable[str], words: Callable[[str], Sequence[str]]) -> Counter[str]:
-    """Count the words of a text; `words` tokenizes a line."""
-    return Counter(word for line in lines for word in words(line))
-
-
-def read_word_counts(lines: Iterable[str], name: str) -> Counter[str]:
-    """Parse lines `WORD COUNT`, separated by a tab or spaces; `name` is the file name for errors.
-
-    Counts of a repeated word are added up, as for concatenated files.
-
-    Raises UserError, with the line number, for a malformed line.
-    """
-    counts: Counter[str] = Counter()
-    for number, line in enumerate(lines, start=1):
-        fields = line.split()
-        if len(fields) != 2 or not re.fullmatch("[0-9]{1,18}", fields[1]):
-            raise UserError(
-                f"{name}, line {number}: invalid word count {line[:40]!r}; each line must be WORD COUNT; "
-                "fix the line, or give the training text instead (--train-tgt)"
-            )
-        word, count = fields
-        counts[word] += int(count)
-    return counts
-
-
-def training_frequencies(
-    train_tgt: Sequence[Path], word_counts: Path | None, words: Callable[[str], Sequence[str]], *, lowercase: bool
-) -> Counter[str]:
-    """Count the words of training text and add given counts.
-
-    lowercase: whether `words` lowercases; if so, given counts of words that differ only in case are added up
+def training_frequencies(train_tgt: Sequence[Path], words: Callable[[str], Sequence[str]]) -> Counter[str]:
+    """Count the words of training text; `words` tokenizes a line.
 
     Warns if a text does not look like plain text. Raises UserError if there are no words, or a text is given twice.
     """
     if repeated := [path for path in train_tgt if list(train_tgt).count(path) > 1]:
         raise UserError(f"--train-tgt {repeated[0]} is given twice; its words would count twice; remove one")
-    frequencies = count_words(chain.from_iterable(read_plain_text(path, allow_pipe=True) for path in train_tgt), words)
-    if word_counts is not None:
-        lines = read_lines(word_counts, allow_pipe=True)
-        for word, count in read_word_counts(lines, input_name(word_counts)).items():
-            frequencies[word.lower() if lowercase else word] += count
-    if not any(frequencies.values()):
-        files = train_tgt if word_counts is None else [*train_tgt, word_counts]
-        names = ", ".join(map(str, files))
+    lines = chain.from_iterable(read_plain_text(path, allow_pipe=True) for path in train_tgt)
+    frequencies = Counter(word for line in lines for word in words(line))
+    if not frequencies:
+        names = ", ".join(map(str, train_tgt))
         raise UserError(f"no words in {names}; expected training text; check the files")
     return frequencies
 

@@ -331,7 +331,6 @@ def test_invalid_input_is_one_line(texts: Path, tmp_path: Path, nmt: Nmt) -> Non
         ([*ref, "--src", tmp_path / "short", good], "short has 2; they must match"),
         ([*ref, *ref, good], "ref is given twice; references must be different files"),
         ([*ref, good, "--train-tgt", tmp_path / "empty"], "no words in"),
-        ([*ref, good, "--word-counts", tmp_path / "empty"], "no words in"),
         ([*ref, tmp_path / "missing"], "cannot read"),
         ([*ref, tmp_path / "latin"], "and --invalid-utf8 of nmt translate can replace invalid bytes"),
         (["--ref", tmp_path / "missing", good], "cannot read"),

@@ -106,8 +106,8 @@ def test_lowercased_text_gives_a_hint(texts: Path, lowered: Path, tmp_path: Path
     breakdowns = ("--metrics", "ter", "--src", texts / "src", "--by-length", texts / "good", "--differences", 1)
     assert "which lowers exact matches, --differences; to ignore case" in nmt(*plain, *breakdowns)[2]
     assert nmt(*plain, *breakdowns, "--lowercase")[2] == ""
-    (tmp_path / "counts").write_text("Ein\t3\n")
-    by_frequency = ("--metrics", "ter", "--word-counts", tmp_path / "counts")
+    (tmp_path / "train").write_text("Ein\n")
+    by_frequency = ("--metrics", "ter", "--train-tgt", tmp_path / "train")
     assert "which lowers F-measure of words; to ignore case" in nmt(*plain, *by_frequency)[2]
     assert nmt(*plain, *by_frequency, "--lowercase")[2] == ""
     (tmp_path / "also").write_text(lowered.read_text())

@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from nmt.errors import UserError
-from nmt.evaluate.breakdown import WordScore, count_words, length_classes, read_word_counts, score_words
+from nmt.evaluate.breakdown import WordScore, length_classes, score_words
 
 
 def test_length_classes_sort_by_length() -> None:
@@ -57,11 +56,3 @@ def test_frequency_classes_are_those_of_compare_mt(frequency: int, name: str) ->
 def test_word_in_another_sentence_does_not_match() -> None:
     (score,) = score_words(["a", "b"], ["b", "a"], {}, str.split)
     assert (score.matched, score.in_reference, score.in_translation) == (0, 2, 2)
-
-
-def test_words_from_a_text_and_from_counts() -> None:
-    assert count_words(["a b a", "", "b"], str.split) == {"a": 2, "b": 2}
-    assert read_word_counts(["a\t2", "b 3", "a 1"], "list") == {"a": 3, "b": 3}
-    for line in ("x -1", "x", "New York 3"):  # tokens have no spaces
-        with pytest.raises(UserError, match=f"list, line 2: invalid word count '{line}'"):
-            read_word_counts(["a 1", line], "list")
