@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from nmt.recipe.corpora import (
     Corpus,
     HuggingFaceCorpus,
-    Section,
     ToyCorpus,
     TreesCorpus,
     has_label,
@@ -24,35 +23,13 @@ from nmt.recipe.removed_characters import CONTROL, INVISIBLE
 
 if TYPE_CHECKING:
     from nmt.recipe.classification import ClassificationRecipe
-    from nmt.recipe.sections import Recipe, TokenizerRecipe, TrainRecipe
-
-
-Options = TypeVar("Options")
-
-
-@dataclass(frozen=True)
-class _Need(Generic[Options]):
-    """A condition without which some options have no effect.
-
-    options:    names with their sections
-    has_effect: whether a recipe meets the condition
-    problem:    the message after `OPTION has no effect`, with a remedy
-    """
-
-    options: tuple[str, ...]
-    has_effect: Callable[[Options], bool]
-    problem: str
+    from nmt.recipe.sections import Recipe
 
 
 def _scores_bleu(recipe: Recipe) -> bool:
     """Return whether something is scored with `bleu`: tests, their labels, or the validation set."""
     has_labels = any(isinstance(test, ToyCorpus) or has_label(test) for test in recipe.data.test.values())
     return "bleu" in recipe.evaluate.metrics or recipe.train.validate_bleu_every > 0 or has_labels
-
-
-def _has_dropout(recipe: Recipe) -> bool:
-    model = recipe.model
-    return max(model.dropout, model.attention_dropout, model.activation_dropout) > 0
 
 
 def has_tree_vocabulary(recipe: Recipe) -> bool:
@@ -71,111 +48,73 @@ def _has_tree_tokens(recipe: Recipe) -> bool:
     return are_trees and not recipe.data.reverse_target and not recipe.data.context
 
 
-_TRAIN_NEEDS: tuple[_Need[TrainRecipe], ...] = (
-    _Need(
-        ("train.final_rate_ratio",),
-        lambda train: train.schedule in ("cosine", "linear"),
-        "on this schedule; set train.schedule to 'cosine' or 'linear'",
-    ),
-    _Need(
-        ("train.plateau_factor", "train.plateau_patience"),
-        lambda train: train.schedule == "plateau",
-        "on this schedule; set train.schedule to 'plateau'",
-    ),
-    _Need(
-        ("train.validate_bleu_sentences",),
-        lambda train: train.validate_bleu_every > 0,
-        "without validation BLEU; set train.validate_bleu_every",
-    ),
-    _Need(
-        ("train.subword_sampling_sides",),
-        lambda train: train.subword_sampling > 0,
-        "without sampled segmentations; set train.subword_sampling",
-    ),
-    _Need(
-        ("train.guided_alignment_weight",),
-        lambda train: train.guided_alignment,
-        "without guided alignment; set train.guided_alignment to true",
-    ),
-    _Need(
-        ("train.average_count",),
-        lambda train: train.average != "ema",
-        "on the EMA; set train.average to 'last' or 'best'",
-    ),
-    _Need(
-        ("train.start_optimizer",),
-        lambda train: train.start_from is not None,
-        "without a checkpoint; set train.start_from",
-    ),
-)
+def _reject(recipe: Recipe | ClassificationRecipe, options: str, problem: str) -> None:
+    """Raise ValueError for the first option without effect that differs from its default.
 
-_COVERAGE_NEED: _Need[TokenizerRecipe] = _Need(
-    ("tokenizer.character_coverage",),
-    lambda tokenizer: tokenizer.algorithm != "byte",
-    "on bytes, which cover all characters; set tokenizer.algorithm to 'bpe', 'unigram' or 'char'",
-)
+    options: names with their sections, separated by spaces
+    problem: the message after `OPTION has no effect`, with a remedy
+    """
+    for name in options.split():
+        section, option = name.split(".")
+        if option in _changed(getattr(recipe, section)):
+            raise ValueError(f"{name} has no effect {problem}, or remove {name}")
 
-_NEEDS: tuple[_Need[Recipe], ...] = (
-    _Need(
-        ("data.context_sides",),
-        lambda recipe: recipe.data.context > 0,
-        "if data.context is 0; set data.context to 1 or more",
-    ),
-    _Need(
-        ("data.temperature",),
-        lambda recipe: len(recipe.data.train) > 1,
-        "on a single training corpus; add another corpus",
-    ),
-    _Need(
-        (
-            *("data.max_length_ratio", "data.drop_identical", "data.long_sources", "train.subword_sampling_sides"),
-            *("decode.alignments", "decode.shortlist", "decode.split_sentences", "decode.fusion"),
-            *("decode.min_length_ratio", "decode.max_length_ratio"),
-        ),
-        lambda recipe: not recipe.is_language_model,
-        "on a language model, which has no source; set src_lang",
-    ),
-    _Need(
-        tuple(f"evaluate.{name}" for name in ("metrics", "tokenize", "resamples", "lead_sentences", "samples")),
-        lambda recipe: not recipe.is_language_model,
-        "on a language model, whose test sets are scored by likelihood; set src_lang",
-    ),
-    _Need(
-        ("evaluate.tokenize",),
-        _scores_bleu,
-        "without metric 'bleu'; add 'bleu' to evaluate.metrics",
-    ),
-    _Need(
-        ("train.subword_sampling",),
-        lambda recipe: recipe.tokenizer.algorithm in ("bpe", "unigram") or recipe.reuses_tokenizer,
-        "on characters or bytes; set tokenizer.algorithm to 'bpe' or 'unigram'",
-    ),
-    _Need(
-        ("train.subword_sampling",),
-        lambda recipe: not _samples_trees(recipe),
-        "on trees, which have a token per bracket; set train.subword_sampling_sides to 'src'",
-    ),
-    _Need(
-        ("tokenizer.training_pairs",),
-        lambda recipe: (
-            recipe.tokenizer.algorithm != "byte"
-            or recipe.reuses_tokenizer
-            or any(isinstance(corpus, TreesCorpus) for corpus in recipe.data.train)
-        ),
-        "on bytes, which need no training; set tokenizer.algorithm to 'bpe', 'unigram' or 'char'",
-    ),
-    _Need(
-        ("decode.trees",),
-        _has_tree_tokens,
-        "on this text; it needs corpora of kind 'trees', tokenizer.joint = false, and neither data.reverse_target nor "
-        "data.context; change these",
-    ),
-    _Need(
-        ("train.rdrop", "train.dropout_ramp_steps"),
-        _has_dropout,
-        "without dropout; set model.dropout",
-    ),
-)
+
+def _require_train_effect(recipe: Recipe | ClassificationRecipe) -> None:
+    train, reject = recipe.train, partial(_reject, recipe)
+    if train.schedule not in ("cosine", "linear"):
+        reject("train.final_rate_ratio", "on this schedule; set train.schedule to 'cosine' or 'linear'")
+    if train.schedule != "plateau":
+        reject("train.plateau_factor train.plateau_patience", "on this schedule; set train.schedule to 'plateau'")
+    if not train.validate_bleu_every:
+        reject("train.validate_bleu_sentences", "without validation BLEU; set train.validate_bleu_every")
+    if not train.subword_sampling:
+        reject("train.subword_sampling_sides", "without sampled segmentations; set train.subword_sampling")
+    if not train.guided_alignment:
+        reject("train.guided_alignment_weight", "without guided alignment; set train.guided_alignment to true")
+    if train.average == "ema":
+        reject("train.average_count", "on the EMA; set train.average to 'last' or 'best'")
+    if train.start_from is None:
+        reject("train.start_optimizer", "without a checkpoint; set train.start_from")
+
+
+def _require_translation_effect(recipe: Recipe) -> None:
+    reject, model = partial(_reject, recipe), recipe.model
+    algorithm, reuses_tokenizer = recipe.tokenizer.algorithm, recipe.reuses_tokenizer
+    if not recipe.data.context:
+        reject("data.context_sides", "if data.context is 0; set data.context to 1 or more")
+    if len(recipe.data.train) == 1:
+        reject("data.temperature", "on a single training corpus; add another corpus")
+    if recipe.is_language_model:
+        reject(
+            "data.max_length_ratio data.drop_identical data.long_sources train.subword_sampling_sides "
+            "decode.alignments decode.shortlist decode.split_sentences decode.fusion decode.min_length_ratio "
+            "decode.max_length_ratio",
+            "on a language model, which has no source; set src_lang",
+        )
+        reject(
+            "evaluate.metrics evaluate.tokenize evaluate.resamples evaluate.lead_sentences evaluate.samples",
+            "on a language model, whose test sets are scored by likelihood; set src_lang",
+        )
+    if not _scores_bleu(recipe):
+        reject("evaluate.tokenize", "without metric 'bleu'; add 'bleu' to evaluate.metrics")
+    if algorithm not in ("bpe", "unigram") and not reuses_tokenizer:
+        reject("train.subword_sampling", "on characters or bytes; set tokenizer.algorithm to 'bpe' or 'unigram'")
+    if _samples_trees(recipe):
+        on_trees = "on trees, which have a token per bracket; set train.subword_sampling_sides to 'src'"
+        reject("train.subword_sampling", on_trees)
+    has_trees = any(isinstance(corpus, TreesCorpus) for corpus in recipe.data.train)
+    if algorithm == "byte" and not reuses_tokenizer and not has_trees:
+        on_bytes = "on bytes, which need no training; set tokenizer.algorithm to 'bpe', 'unigram' or 'char'"
+        reject("tokenizer.training_pairs", on_bytes)
+    if not _has_tree_tokens(recipe):
+        reject(
+            "decode.trees",
+            "on this text; it needs corpora of kind 'trees', tokenizer.joint = false, and neither data.reverse_target "
+            "nor data.context; change these",
+        )
+    if max(model.dropout, model.attention_dropout, model.activation_dropout) == 0:
+        reject("train.rdrop train.dropout_ramp_steps", "without dropout; set model.dropout")
 
 
 def require_effect(recipe: Recipe) -> None:
@@ -204,8 +143,8 @@ def require_effect(recipe: Recipe) -> None:
         raise ValueError(f"evaluate.metrics names {repeated[0]!r} twice; remove one")
     if recipe.evaluate.resamples == 1:
         raise ValueError("evaluate.resamples is 1, which gives no interval; it must be 0 or at least 2; correct it")
-    _require(_NEEDS, recipe, recipe)
-    _require(_TRAIN_NEEDS, recipe.train, recipe)
+    _require_translation_effect(recipe)
+    _require_train_effect(recipe)
     # `beam_size` is not checked: commands that override `sampling` use it.
     chosen = [name for name in _changed(recipe.decode) if name != "beam_size"]
     if found := ineffective_option(chosen, recipe.decode, has_ensemble=True, needs_alignments=True):
@@ -230,8 +169,9 @@ def _require_tokenizer_effect(recipe: Recipe | ClassificationRecipe) -> None:
         _require_normalized(symbol, recipe.data.unicode_form)
     if repeated := [symbol for symbol in symbols if symbols.count(symbol) > 1]:
         raise ValueError(f"tokenizer.user_symbols has {repeated[0]!r} twice; symbols must be distinct; remove one")
-    if not getattr(recipe, "reuses_tokenizer", False):
-        _require((_COVERAGE_NEED,), recipe.tokenizer, recipe)
+    if recipe.tokenizer.algorithm == "byte" and not getattr(recipe, "reuses_tokenizer", False):
+        on_bytes = "on bytes, which cover all characters; set tokenizer.algorithm to 'bpe', 'unigram' or 'char'"
+        _reject(recipe, "tokenizer.character_coverage", on_bytes)
 
 
 def _require_root_effect(recipe: Recipe | ClassificationRecipe) -> None:
@@ -267,17 +207,7 @@ def require_training_effect(recipe: ClassificationRecipe) -> None:
     """Raise ValueError for the first option of data, tokenizer or training that has no effect; see `require_effect`."""
     _require_tokenizer_effect(recipe)
     _require_root_effect(recipe)
-    _require(_TRAIN_NEEDS, recipe.train, recipe)
-
-
-def _require(needs: tuple[_Need[Options], ...], options: Options, recipe: Section) -> None:
-    for need in needs:
-        if need.has_effect(options):
-            continue
-        for name in need.options:
-            section, option = name.split(".")
-            if option in _changed(getattr(recipe, section)):
-                raise ValueError(f"{name} has no effect {need.problem}, or remove {name}")
+    _require_train_effect(recipe)
 
 
 def _changed(section: Any) -> Iterator[str]:
