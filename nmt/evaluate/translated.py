@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from nmt.recipe import Recipe
 
@@ -49,35 +50,19 @@ def context_digest(previous: Sequence[int] | None) -> str:
     return "" if previous is None else text_digest(list(map(str, previous)))
 
 
-def has_other_source(run: Path, name: str, src: Sequence[str]) -> bool:
-    """Return whether a run translated other sentences for a test set; False if its report does not say."""
-    return _recorded(run, name, "source") not in ("", text_digest(src))
-
-
-def has_other_references(run: Path, name: str, refs: Sequence[Sequence[str]]) -> bool:
-    """Return whether a run was scored with other references of a test set; False if its report does not say."""
-    return _recorded(run, name, "references") not in ("", references_digest(refs))
-
-
-def has_other_context(run: Path, name: str, previous: Sequence[int] | None) -> bool:
-    """Return whether a run translated a test set with different document context; False if its report does not say."""
-    return _recorded(run, name, "context") not in ("", context_digest(previous))
+def is_changed(
+    run: Path, name: str, content: Literal["source", "references", "context", "output"], digest: str
+) -> bool:
+    """Return whether the report of a run has a different digest of a test set; False if it has none."""
+    return _recorded(run, name).get(content) not in (None, "", digest)
 
 
 def has_other_output(run: Path, name: str, path: Path) -> bool:
     """Return whether a translated test set is missing, or differs from the digest in the report, if there is one."""
     try:
-        return _recorded(run, name, "output") not in ("", text_digest(_read_output(path)))
+        return is_changed(run, name, "output", text_digest(_read_output(path)))
     except (OSError, ValueError):
         return True
-
-
-def _recorded(run: Path, name: str, key: str) -> str:
-    try:
-        tests = {test["name"]: test for test in json.loads((run / "report.json").read_bytes())["tests"]}
-        return str(tests[name].get(key) or "")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no report, or a damaged one
-        return ""
 
 
 def find_translated(run: Path, name: str, path: Path, origin: str, src: Sequence[str]) -> TranslatedSet | None:
@@ -86,16 +71,22 @@ def find_translated(run: Path, name: str, path: Path, origin: str, src: Sequence
     name:   name of the test set
     origin: describes model, search, machine and software
     """
+    recorded = _recorded(run, name)
     try:
-        tests = json.loads((run / "report.json").read_bytes())["tests"]
-        recorded = {test["name"]: (test["digest"], float(test["seconds"])) for test in tests}
         lines = _read_output(path)
-    except (OSError, ValueError, KeyError, TypeError):  # no report, or one of an earlier version
+        digest = translation_digest(origin, src, lines)
+        return TranslatedSet(lines, float(recorded["seconds"]), digest) if recorded["digest"] == digest else None
+    except (OSError, ValueError, KeyError, TypeError):  # no translation, or a report of an earlier version
         return None
-    digest = translation_digest(origin, src, lines)
-    if name not in recorded or recorded[name][0] != digest:
-        return None
-    return TranslatedSet(lines, recorded[name][1], digest)
+
+
+def _recorded(run: Path, name: str) -> dict[str, Any]:
+    """Return the entry of a test set in the report of a run; {} if there is none, or it is damaged."""
+    try:
+        tests = {test["name"]: test for test in json.loads((run / "report.json").read_bytes())["tests"]}
+        return dict(tests[name])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def _read_output(path: Path) -> list[str]:

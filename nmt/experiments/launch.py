@@ -26,7 +26,7 @@ from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.test_sets import test_sets
 from nmt.decode.requirements import require_decoding_inputs
 from nmt.errors import CommandError, UserError
-from nmt.evaluate.translated import has_other_context, has_other_output, has_other_source, output_name
+from nmt.evaluate.translated import context_digest, has_other_output, is_changed, output_name, text_digest
 from nmt.experiments.sweep import Run, merge_overrides
 from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
 from nmt.processes.cores import num_cores
@@ -328,7 +328,8 @@ def _has_same_text(recipe: Recipe) -> bool:
             return False
     with suppress(UserError):  # a deleted test set; reading the results raises this error
         return not any(
-            has_other_source(run, name, test.src) or has_other_context(run, name, test.previous)
+            is_changed(run, name, "source", text_digest(test.src))
+            or is_changed(run, name, "context", context_digest(test.previous))
             for name, test in test_sets(recipe).items()
         )
     return True

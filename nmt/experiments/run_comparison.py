@@ -13,7 +13,7 @@ from nmt.evaluate.inputs import hint_at_lowercase_output, scoring_options, warn_
 from nmt.evaluate.metrics import check_aligned, make_scorer
 from nmt.evaluate.significance import Comparison, compare_systems
 from nmt.evaluate.tables import Table
-from nmt.evaluate.translated import has_other_output, has_other_references, has_other_source, output_name
+from nmt.evaluate.translated import has_other_output, is_changed, output_name, references_digest, text_digest
 from nmt.logs import warn
 from nmt.recipe import Recipe, load_saved_recipe, parse_saved_recipe
 from nmt.storage.run_folder import read_json_object, require_run
@@ -116,7 +116,7 @@ def read_translations(recipe: Recipe, directory: Path, test: TestSet) -> list[st
     if not path.is_file():
         raise UserError(f"{path} is missing; `nmt run` writes it after training; complete that run first")
     lines = list(read_lines(path))
-    if has_other_source(directory, test.name, test.src):
+    if is_changed(directory, test.name, "source", text_digest(test.src)):
         raise UserError(
             f"data.test.{test.name} has changed since {path} was written; restore the test set, or run `nmt run` "
             "again, which translates it"
@@ -127,7 +127,7 @@ def read_translations(recipe: Recipe, directory: Path, test: TestSet) -> list[st
             "the test set, or compare files with --ref"
         )
     check_aligned({str(path): lines, f"data.test.{test.name}": test.src})
-    if has_other_references(directory, test.name, test.refs):
+    if is_changed(directory, test.name, "references", references_digest(test.refs)):
         warn(
             f"the references of data.test.{test.name} have changed since the report of {directory}, whose scores are "
             "those of the old ones; `nmt run` updates them"
