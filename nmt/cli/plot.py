@@ -11,7 +11,7 @@ import typer
 from nmt.cli.align import AtOption, Heads, Layer, Tag, load_aligner
 from nmt.cli.arguments import Device, ModelArgument, SrcArgument, TgtArgument, check_inputs, file_path, require_plot
 from nmt.errors import UserError
-from nmt.plots.attention import draw_attention, read_panels
+from nmt.plots.attention import draw_attention, read_attention
 from nmt.plots.curves import draw_curves, draw_runs
 from nmt.text.lines import count_lines, input_name, read_lines, require_same_length
 
@@ -49,7 +49,6 @@ def alignment(
     layer: Layer = None,
     heads: Heads = None,
     at: AtOption = None,
-    each_layer: Annotated[bool, typer.Option("--each-layer", help="Plot all heads of every decoder layer.")] = False,
     tag: Tag = None,
     device: Device = "auto",
 ) -> None:
@@ -57,8 +56,6 @@ def alignment(
 
     This is the attention that `nmt align` uses.
     """
-    if each_layer and (layer, heads) != (None, None):
-        raise typer.BadParameter("--each-layer plots all heads; leave out --each-layer, or --layer and --heads")
     require_plot("-o", out, [src, tgt])
     check_inputs([src, tgt])
     if src.is_file() and tgt.is_file():
@@ -66,7 +63,7 @@ def alignment(
     source = _read_line(src, line)
     target = _read_line(tgt, line)
     aligner = load_aligner(model, layer, heads, at, device, tag)
-    draw_attention(*read_panels(aligner, source, target, each_layer), out)
+    draw_attention(read_attention(aligner, source, target), out)
 
 
 def _read_line(path: Path, number: int) -> str:

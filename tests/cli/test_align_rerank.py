@@ -121,11 +121,8 @@ def test_translations_come_with_their_alignments(folder: Path, nmt: Nmt) -> None
 def test_alignment_is_plotted(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
     command = ("plot", "alignment", folder / "forward", folder / "src", folder / "tgt", "-o", tmp_path / "map.png")
-    assert nmt(*command, "--line", 3, "--each-layer")[:2] == (0, "")
+    assert nmt(*command, "--line", 3)[:2] == (0, "")
     assert (tmp_path / "map.png").stat().st_size > 1_000
-    for option in (("--layer", 0), ("--heads", 0)):
-        status, _, err = nmt(*command, "--each-layer", *option)
-        assert (status, "--each-layer plots all heads" in one_line(err)) == (2, True)
     status, _, err = nmt(*command, "--line", 9)
     assert status == 1
     assert "has no line 9" in one_line(err)

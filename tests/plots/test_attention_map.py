@@ -1,8 +1,9 @@
-"""Attention maps: panels and figures."""
+"""Plots of attention."""
 
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from nmt.alignment.attention import AlignmentAttention, WordAligner
 from nmt.errors import UserError
 from nmt.packing.packed import PackedSequences
-from nmt.plots.attention import Panel, draw_attention, read_panels
+from nmt.plots.attention import AttentionPlot, draw_attention, read_attention
 from nmt.recipe import ModelRecipe, TokenizerRecipe
 from nmt.text.pair_encoder import PairEncoder
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
@@ -47,54 +48,47 @@ def aligner(tmp_path_factory: pytest.TempPathFactory) -> WordAligner:
     )
 
 
-def test_panel_has_the_chosen_heads_and_their_links(aligner: WordAligner) -> None:
-    src, tgt, (panel,) = read_panels(aligner, "the cat sees", "cat the dog")
-    assert src[-1] == "</s>"
-    assert "".join(src[:-1]) == "▁the▁cat▁sees"
-    assert "".join(tgt) == "▁cat▁the▁dog"
-    assert panel.title == "layer 0, head 1, at input"
-    assert panel.weights.shape == (len(tgt), len(src))
-    np.testing.assert_allclose(panel.weights[1, :3], [0.0, 0.5, 0.0])
-    assert panel.attended[:3] == [0, 1, 2]
-
-
-def test_each_layer_has_a_panel_with_all_heads(aligner: WordAligner) -> None:
-    _, _, panels = read_panels(aligner, "the cat", "cat the", each_layer=True)
-    assert [panel.title for panel in panels] == ["layer 0, all heads, at input", "layer 1, all heads, at input"]
-    assert [float(panel.weights[0, 0]) for panel in panels] == pytest.approx([0.3, 0.5])
+def test_plot_has_the_chosen_heads_and_their_links(aligner: WordAligner) -> None:
+    plot = read_attention(aligner, "the cat sees", "cat the dog")
+    assert plot.src[-1] == "</s>"
+    assert "".join(plot.src[:-1]) == "▁the▁cat▁sees"
+    assert "".join(plot.tgt) == "▁cat▁the▁dog"
+    assert plot.title == "layer 0, head 1, at input"
+    assert plot.weights.shape == (len(plot.tgt), len(plot.src))
+    np.testing.assert_allclose(plot.weights[1, :3], [0.0, 0.5, 0.0])
+    assert plot.attended[:3] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("source", "target"), [("", "cat"), ("cat", " "), ("the cat sees " * 20, "cat")])
 def test_empty_and_long_sentences_are_an_error(aligner: WordAligner, source: str, target: str) -> None:
     with pytest.raises(UserError, match="empty or too long"):
-        read_panels(aligner, source, target)
+        read_attention(aligner, source, target)
 
 
 WEIGHTS = np.array([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1]])
-PANELS = [Panel("layer 0, all heads", WEIGHTS, [0, 1]), Panel("layer 1, all heads", WEIGHTS / 2, [0, 1])]
-SRC, TGT = ["▁das", "▁Haus", "</s>"], ["▁the", "▁house"]
+PLOT = AttentionPlot("layer 0, all heads", ["▁das", "▁Haus", "</s>"], ["▁the", "▁house"], WEIGHTS, [0, 1])
 
 
 @pytest.mark.slow
 def test_maps_are_written_in_the_format_of_the_extension(tmp_path: Path) -> None:
-    draw_attention(SRC, TGT, PANELS, tmp_path / "map.png")
+    draw_attention(PLOT, tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
-    draw_attention(SRC, TGT, PANELS[:1], tmp_path / "map.svg")
+    draw_attention(PLOT, tmp_path / "map.svg")
     assert b"<svg" in (tmp_path / "map.svg").read_bytes()
 
 
 @pytest.mark.slow
 def test_tokens_with_dollar_signs_are_not_read_as_formulas(tmp_path: Path) -> None:
     """As formulas, these source tokens would raise a ValueError."""
-    draw_attention(["$$", "▁$x_$", "</s>"], ["a^b$▁$", "▁costs"], PANELS, tmp_path / "map.png")
+    draw_attention(replace(PLOT, src=["$$", "▁$x_$", "</s>"], tgt=["a^b$▁$", "▁costs"]), tmp_path / "map.png")
 
 
 @pytest.mark.slow
 def test_a_large_image_has_a_lower_resolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resolutions: list[int] = []
     monkeypatch.setattr("nmt.plots.attention.save_figure", lambda _figure, _path, dpi: resolutions.append(dpi))
-    long = Panel("layer 0, all heads", np.eye(300), list(range(300)))
-    draw_attention(["a"] * 300, ["b"] * 300, [long], tmp_path / "map.png")
+    long = AttentionPlot("layer 0, all heads", ["a"] * 300, ["b"] * 300, np.eye(300), list(range(300)))
+    draw_attention(long, tmp_path / "map.png")
     (dpi,) = resolutions
     assert 80 < dpi < 120
 
@@ -102,15 +96,16 @@ def test_a_large_image_has_a_lower_resolution(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.slow
 def test_an_image_with_unreadable_tokens_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "map.png"
+    long = replace(PLOT, src=["a"] * 2001, tgt=["b"] * 2000)
     with pytest.raises(UserError) as error:
-        draw_attention(["a"] * 1001, ["b"] * 1000, PANELS, path)
+        draw_attention(long, path)
     assert str(error.value) == (
-        f"2 maps of 1,000 x 1,001 tokens would be unreadable in {path}; an image has at most 20,000 pixels per "
-        "side and 50 megapixels; write a .svg file, leave out --each-layer, or select a shorter line"
+        f"a map of 2,000 x 2,001 tokens would be unreadable in {path}; an image has at most 20,000 pixels per side and "
+        "50 megapixels; write a .svg file, or select a shorter line"
     )
     saved: list[Path] = []
     monkeypatch.setattr("nmt.plots.attention.save_figure", lambda _figure, path, _dpi: saved.append(path))
-    draw_attention(["a"] * 1001, ["b"] * 1000, PANELS[:1], tmp_path / "map.svg")
+    draw_attention(long, tmp_path / "map.svg")
     assert saved == [tmp_path / "map.svg"]
 
 
@@ -119,4 +114,4 @@ def test_an_image_with_unreadable_tokens_is_an_error(tmp_path: Path, monkeypatch
 def test_an_unsuitable_path_is_an_error(tmp_path: Path, name: str, problem: str) -> None:
     path = tmp_path / name
     with pytest.raises(UserError, match=re.escape(f"cannot {problem} {path}")):
-        draw_attention(SRC, TGT, PANELS, path)
+        draw_attention(PLOT, path)
