@@ -29,7 +29,6 @@ from nmt.streams.records import RecordWriter
 from nmt.streams.workers import AnyTranslator, WindowTranslator, Workers
 
 if TYPE_CHECKING:
-    from nmt.decode.memory import MemoryTranslator
     from nmt.decode.scoring import TextScorer
 
 LoadedEngine = Literal["torch", "ctranslate2"]
@@ -190,15 +189,6 @@ def load_translator(request: TranslatorRequest, choice: EngineChoice) -> TextTra
             assert_never(choice.engine)
 
 
-def _load_with_memory(request: TranslatorRequest, choice: EngineChoice, path: Path) -> MemoryTranslator:
-    from nmt.decode.memory import DEFAULT_LIMIT, MemoryTranslator, TranslationMemory  # noqa: PLC0415
-
-    settings, _ = model_settings(request.models, request.decode, choice)
-    settings |= request.decode.search_settings() | {"scores": request.scores}
-    memory = TranslationMemory(path, request.memory_limit or DEFAULT_LIMIT)  # before the model, which takes longer
-    return MemoryTranslator(load_translator(request, choice), memory, settings)
-
-
 def load_window_translator(
     request: TranslatorRequest,
     choice: EngineChoice,
@@ -211,7 +201,13 @@ def load_window_translator(
     if request.memory is None:
         translator = load_translator(request, choice)
     else:
-        translator = _load_with_memory(request, choice, request.memory)
+        from nmt.decode.memory import DEFAULT_LIMIT, MemoryTranslator, TranslationMemory  # noqa: PLC0415
+
+        settings, _ = model_settings(request.models, request.decode, choice)
+        settings |= request.decode.search_settings() | {"scores": request.scores}
+        # Before the model, which takes longer.
+        memory = TranslationMemory(request.memory, request.memory_limit or DEFAULT_LIMIT)
+        translator = MemoryTranslator(load_translator(request, choice), memory, settings)
     if keep:
         metadata = read_model_metadata(find_model(request.models[0]))
         languages = (metadata.src_lang, metadata.tgt_lang)

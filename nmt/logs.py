@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from nmt.terminal_bar import TerminalBar
+    from rich.progress import Progress, TaskID
 
 # Interval of progress lines without a terminal.
 SECONDS_BETWEEN_PLAIN_LINES = 15.0
@@ -106,11 +106,11 @@ class ProgressBar:
         self._unit = unit
         self._done = self._done_before = done
         self._started = self._last_line = monotonic()
-        self._bar: TerminalBar | None = None
+        self._bar: tuple[Progress, TaskID] | None = None
         if not self._silent and sys.stderr is not None and sys.stderr.isatty():
-            from nmt.terminal_bar import TerminalBar  # noqa: PLC0415 - slow to import
+            from nmt.terminal_bar import open_bar  # noqa: PLC0415 - slow to import
 
-            self._bar = TerminalBar(description, total, unit, done, format_rate)
+            self._bar = open_bar(description, total, unit, done, format_rate)
 
     @classmethod
     def silent(cls) -> ProgressBar:
@@ -122,7 +122,8 @@ class ProgressBar:
         self._done += amount
         self._description = description or self._description
         if self._bar is not None:
-            self._bar.advance(amount, self._description)
+            bar, task = self._bar
+            bar.update(task, advance=amount, description=self._description)
         elif not self._silent and monotonic() - self._last_line >= SECONDS_BETWEEN_PLAIN_LINES:
             self._last_line = monotonic()
             say(self._plain_line())
@@ -131,7 +132,7 @@ class ProgressBar:
         """Stop the bar; its last state stays on the terminal."""
         if self._bar is not None:
             with suppress(OSError):  # see `print_line`
-                self._bar.close()
+                self._bar[0].stop()
 
     def _plain_line(self) -> str:
         total = "" if self._total is None else f" of {self._total:,.0f}"

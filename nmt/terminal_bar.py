@@ -10,6 +10,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -34,28 +35,15 @@ class _Rate(ProgressColumn):
         return Text(text, style="progress.data.speed")
 
 
-class TerminalBar:
-    """A bar with description, percentage, rate, and time elapsed and left."""
+def open_bar(
+    description: str, total: float | None, unit: str, done: float, format_rate: Callable[[float, str], str]
+) -> tuple[Progress, TaskID]:
+    """Show a bar with description, percentage, rate, and time elapsed and left.
 
-    def __init__(
-        self,
-        description: str,
-        total: float | None,
-        unit: str,
-        done: float,
-        format_rate: Callable[[float, str], str],
-    ) -> None:
-        """Show the bar. done: units finished so far; format_rate: formats units per second, with the unit"""
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rate(format_rate))
-        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-        self._progress = Progress(*columns, *times, console=console)
-        self._task = self._progress.add_task(description, total=total, completed=int(done), unit=unit)
-        self._progress.start()
-
-    def advance(self, amount: float, description: str) -> None:
-        """Advance by `amount` units."""
-        self._progress.update(self._task, advance=amount, description=description)
-
-    def close(self) -> None:
-        """Stop the bar; its last state stays on the terminal."""
-        self._progress.stop()
+    done: units finished so far; format_rate: formats units per second, with the unit
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rate(format_rate))
+    bar = Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console)
+    task = bar.add_task(description, total=total, completed=int(done), unit=unit)
+    bar.start()
+    return bar, task

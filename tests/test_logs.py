@@ -8,7 +8,7 @@ from rich.console import Console
 
 from nmt import logs
 from nmt.logs import format_duration, format_rate, progress
-from nmt.terminal_bar import TerminalBar
+from nmt.terminal_bar import open_bar
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,11 @@ def test_the_terminal_bar_shows_slow_rates_per_hour(monkeypatch: pytest.MonkeyPa
     now, output = [100.0], io.StringIO()
     screen = Console(file=output, force_terminal=True, width=120, get_time=lambda: now[0])
     monkeypatch.setattr("nmt.terminal_bar.console", screen)
-    bar = TerminalBar("training", 100, "updates", 0, format_rate)
+    bar, task = open_bar("training", 100, "updates", 0, format_rate)
     for _ in range(3):
         now[0] += 20
-        bar.advance(1, "training")
-    bar.close()
+        bar.update(task, advance=1)
+    bar.stop()
     assert "180 updates/h" in output.getvalue()
 
 

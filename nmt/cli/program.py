@@ -109,7 +109,7 @@ COMMANDS = {
     "leaks": Command("nmt.cli.leaks", "leaks", "List the test sentences that occur in the training text."),
     "info": Command("nmt.cli.info", "info", "Describe a model: training, scores, files, engines."),
     "translate": Command("nmt.cli.translate", "Translate", "Translate text, line by line."),
-    "serve": Command("nmt.cli.serve", "serve", "Serve translations over HTTP."),
+    "serve": Command("nmt.cli.serve", "Serve", "Serve translations over HTTP."),
     "score": Command("nmt.cli.score", "score", "Print the log-probabilities of given translations."),
     "classify": Command("nmt.cli.classify", "classify", "Classify texts or text pairs, line by line."),
     "train-classifier": Command("nmt.cli.classify", "train_classifier", "Train a classifier of texts or text pairs."),

@@ -47,63 +47,91 @@ _PROCESSES = "Batches that CTranslate2 translates in parallel; 0 is one per core
 _MAX_SECONDS = "Timeout for receiving a request, and for answering it, in seconds."
 
 
-def serve(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)],
-    host: Annotated[str, typer.Option(help=_HOST)] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 selects a free one.")] = 5000,
-    api_keys: Annotated[Path | None, typer.Option(metavar="FILE", help=_API_KEYS)] = None,
-    cors: Annotated[list[str] | None, typer.Option(metavar="ORIGIN", parser=check_origin, help=_CORS)] = None,
-    allow_host: Annotated[list[str] | None, typer.Option(metavar="NAME", parser=check_host, help=_ALLOW_HOST)] = None,
-    batch_lines: Annotated[int, typer.Option(min=1, help="Maximum lines per batch.")] = BatchingOptions.batch_size,
-    max_delay: Annotated[float, typer.Option(min=0.0, max=60.0, help=_MAX_DELAY)] = BatchingOptions.max_delay,
-    queue_lines: Annotated[int, typer.Option(min=1, help="Maximum lines in each queue.")] = BatchingOptions.queue_size,
-    max_bytes: Annotated[int, typer.Option(min=1, help="Maximum bytes per request.")] = Limits.body_bytes,
-    max_characters: Annotated[int, typer.Option(min=1, help="Maximum characters per request.")] = Limits.characters,
-    max_lines: Annotated[int, typer.Option(min=1, help="Maximum lines per request.")] = Limits.lines,
-    max_seconds: Annotated[float, typer.Option(min=0.001, max=86_400.0, help=_MAX_SECONDS)] = Limits.seconds,
-    log_text: Annotated[bool, typer.Option("--log-text", help="Log texts and translations to stderr.")] = False,
-    split_sentences: SplitSentences = False,
-    settings: Annotated[list[str] | None, typer.Option("--set", help=_SET)] = None,
-    processes: Annotated[int, typer.Option(min=0, max=MAX_THREADS, help=_PROCESSES)] = 0,
-    memory: MemoryFile = None,
-    memory_limit: MemoryLimit = None,
-    device: Device = "auto",
-    precision: Annotated[SearchPrecision, typer.Option(help="As for nmt translate.")] = "auto",
-    engine: Annotated[Engine, typer.Option(help="As for nmt translate.")] = "auto",
-) -> None:
+@dataclass(frozen=True)
+class Serve:
     """Serve translations over HTTP: a web page, the API of LibreTranslate, and a native API under /v1.
 
     On SIGTERM, SIGUSR1, SIGHUP or Ctrl-C, the server answers all pending requests and exits with status 0.
     """
-    if max_lines > queue_lines:
-        raise CommandError(
-            f"a request may have {max_lines} lines (--max-lines), but a queue only {queue_lines} (--queue-lines); "
-            "increase --queue-lines, or reduce --max-lines"
+
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)]
+    host: Annotated[str, typer.Option(help=_HOST)] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 selects a free one.")] = 5000
+    api_keys: Annotated[Path | None, typer.Option(metavar="FILE", help=_API_KEYS)] = None
+    cors: Annotated[list[str] | None, typer.Option(metavar="ORIGIN", parser=check_origin, help=_CORS)] = None
+    allow_host: Annotated[list[str] | None, typer.Option(metavar="NAME", parser=check_host, help=_ALLOW_HOST)] = None
+    batch_lines: Annotated[int, typer.Option(min=1, help="Maximum lines per batch.")] = BatchingOptions.batch_size
+    max_delay: Annotated[float, typer.Option(min=0.0, max=60.0, help=_MAX_DELAY)] = BatchingOptions.max_delay
+    queue_lines: Annotated[int, typer.Option(min=1, help="Maximum lines in each queue.")] = BatchingOptions.queue_size
+    max_bytes: Annotated[int, typer.Option(min=1, help="Maximum bytes per request.")] = Limits.body_bytes
+    max_characters: Annotated[int, typer.Option(min=1, help="Maximum characters per request.")] = Limits.characters
+    max_lines: Annotated[int, typer.Option(min=1, help="Maximum lines per request.")] = Limits.lines
+    max_seconds: Annotated[float, typer.Option(min=0.001, max=86_400.0, help=_MAX_SECONDS)] = Limits.seconds
+    log_text: Annotated[bool, typer.Option("--log-text", help="Log texts and translations to stderr.")] = False
+    split_sentences: SplitSentences = False
+    settings: Annotated[list[str] | None, typer.Option("--set", help=_SET)] = None
+    processes: Annotated[int, typer.Option(min=0, max=MAX_THREADS, help=_PROCESSES)] = 0
+    memory: MemoryFile = None
+    memory_limit: MemoryLimit = None
+    device: Device = "auto"
+    precision: Annotated[SearchPrecision, typer.Option(help="As for nmt translate.")] = "auto"
+    engine: Annotated[Engine, typer.Option(help="As for nmt translate.")] = "auto"
+
+    def run(self) -> None:
+        """Check the options, load the models, and serve requests until a signal."""
+        if self.max_lines > self.queue_lines:
+            raise CommandError(
+                f"a request may have {self.max_lines} lines (--max-lines), but a queue only {self.queue_lines} "
+                "(--queue-lines); increase --queue-lines, or reduce --max-lines"
+            )
+        if self.memory is None and self.memory_limit is not None:
+            raise missing_option("--memory-limit", "--memory")
+        paths = _paths_by_name(self.models)
+        keys = None if self.api_keys is None else ApiKeys(self.api_keys)
+        bound = open_socket(self.host, self.port)
+        is_public = not ipaddress.ip_address(bound.getsockname()[0]).is_loopback
+        if is_public and keys is None:
+            warn(f"{self.host} is reachable from other machines without an API key; see --api-keys")
+        overrides = list(self.settings or ())
+        if self.split_sentences:
+            overrides.append("split_sentences=true")
+        search_options = _search_options(paths.values(), overrides)
+        served = [
+            self._load(name, path, decode) for (name, path), decode in zip(paths.items(), search_options, strict=True)
+        ]
+        if self.processes and all(model.description.startswith("torch") for model in served):
+            raise CommandError(
+                "--processes has no effect with torch; leave out --processes, or use --engine ctranslate2"
+            )
+        require_aligners(served, overrides)
+        limits = Limits(self.max_bytes, self.max_characters, self.max_lines, self.max_seconds)
+        default_hosts = ["*"] if is_public else []
+        hosts = [self.host.lower(), *(self.allow_host or default_hosts)]
+        run_server(Service(served, limits, keys, logs_text=self.log_text), bound, self.cors or (), hosts)
+
+    def _load(self, name: str, path: Path, decode: DecodeRecipe) -> ServedModel:
+        """Load a model; `decode` has the defaults of requests."""
+        model = find_model(path)  # only once: a run that is still training saves newer checkpoints
+        metadata = read_model_metadata(model)
+        digest = manifest_digest(model)
+        warn_of_run(path, metadata)
+        warn_of_missing_tag(path, metadata, decode.tag)
+        request = TranslatorRequest([model], decode, self.device, self.processes, scores=True)
+        choice = choose_engine(self.engine, self.precision, request, required=False)
+        memory = None
+        if self.memory is not None:
+            model_and_engine, _ = model_settings([model], decode, choice)
+            memory = ServedMemory(self.memory, self.memory_limit, model_and_engine)
+        return ServedModel(
+            name,
+            (metadata.src_lang, metadata.tgt_lang),
+            decode,
+            load_translator(request, choice),
+            partial(_load_scorer, model, digest, self.device, decode.tag),
+            BatchingOptions(self.batch_lines, self.queue_lines, self.max_delay),
+            f"{choice.engine}, {choice.precision}",
+            memory,
         )
-    if memory is None and memory_limit is not None:
-        raise missing_option("--memory-limit", "--memory")
-    paths = _paths_by_name(models)
-    keys = None if api_keys is None else ApiKeys(api_keys)
-    bound = open_socket(host, port)
-    is_public = not ipaddress.ip_address(bound.getsockname()[0]).is_loopback
-    if is_public and keys is None:
-        warn(f"{host} is reachable from other machines without an API key; see --api-keys")
-    batching = BatchingOptions(batch_lines, queue_lines, max_delay)
-    overrides = list(settings or ())
-    if split_sentences:
-        overrides.append("split_sentences=true")
-    search_options = _search_options(paths.values(), overrides)
-    loader = _ModelLoader(batching, processes, memory, memory_limit, device, precision, engine)
-    served = [
-        loader.load(name, path, decode) for (name, path), decode in zip(paths.items(), search_options, strict=True)
-    ]
-    if processes and all(model.description.startswith("torch") for model in served):
-        raise CommandError("--processes has no effect with torch; leave out --processes, or use --engine ctranslate2")
-    require_aligners(served, overrides)
-    limits = Limits(max_bytes, max_characters, max_lines, max_seconds)
-    default_hosts = ["*"] if is_public else []
-    hosts = [host.lower(), *(allow_host or default_hosts)]
-    run_server(Service(served, limits, keys, logs_text=log_text), bound, cors or (), hosts)
 
 
 def _paths_by_name(models: Sequence[str]) -> dict[str, Path]:
@@ -142,43 +170,6 @@ def _lack_of_effect(name: str, decode: DecodeRecipe) -> str:
         return f"{problem}; correct it, or leave out n_best"
     ineffective = ineffective_option([name], decode, has_ensemble=False, needs_alignments=True)
     return f"{ineffective[1]}; add that, or leave out {ineffective[0]}" if ineffective else ""
-
-
-@dataclass(frozen=True)
-class _ModelLoader:
-    """Loads the models of a server with the options that they share."""
-
-    batching: BatchingOptions
-    processes: int
-    memory: Path | None
-    memory_limit: int | None
-    device: str
-    precision: SearchPrecision
-    engine: Engine
-
-    def load(self, name: str, path: Path, decode: DecodeRecipe) -> ServedModel:
-        """Load a model; `decode` has the defaults of requests."""
-        model = find_model(path)  # only once: a run that is still training saves newer checkpoints
-        metadata = read_model_metadata(model)
-        digest = manifest_digest(model)
-        warn_of_run(path, metadata)
-        warn_of_missing_tag(path, metadata, decode.tag)
-        request = TranslatorRequest([model], decode, self.device, self.processes, scores=True)
-        choice = choose_engine(self.engine, self.precision, request, required=False)
-        memory = None
-        if self.memory is not None:
-            model_and_engine, _ = model_settings([model], decode, choice)
-            memory = ServedMemory(self.memory, self.memory_limit, model_and_engine)
-        return ServedModel(
-            name,
-            (metadata.src_lang, metadata.tgt_lang),
-            decode,
-            load_translator(request, choice),
-            partial(_load_scorer, model, digest, self.device, decode.tag),
-            self.batching,
-            f"{choice.engine}, {choice.precision}",
-            memory,
-        )
 
 
 def _load_scorer(model: Path, digest: str, device: str, tag: str | None) -> TextScorer:
