@@ -59,8 +59,8 @@ def choose_attention(
         links = [line.links(attention, attention_map) for line, attention_map in zip(compared, maps, strict=True)]
         return max(agreement(links, reference) for reference in references)
 
-    _, num_layers, num_heads, *_ = maps[0].shape
-    layers = [AlignmentAttention(layer, (), position) for position in POSITIONS for layer in range(num_layers)]
+    num_heads = maps[0].shape[2]
+    layers = _layers(maps)
     by_layer = {layer: rate(layer) for layer in layers}
     candidates = dict(by_layer)
     for layer in layers:
@@ -68,6 +68,11 @@ def choose_attention(
         candidates.setdefault(attention, rating)
     best = max(candidates, key=lambda candidate: candidates[candidate])
     return AttentionChoice(best, candidates[best], by_layer)
+
+
+def _layers(maps: Sequence[AttentionMap]) -> list[AlignmentAttention]:
+    """Return the mean attention of each layer at each position."""
+    return [AlignmentAttention(layer, (), position) for position in POSITIONS for layer in range(maps[0].shape[1])]
 
 
 def agreement(links: Sequence[LinkSet], others: Sequence[LinkSet]) -> float:
@@ -129,14 +134,11 @@ def _statistical_links(lines: Sequence[_Line], count: int) -> list[LinkSet]:
 def _reverse_links(reverse: WordAligner, compared: Sequence[_Line]) -> list[list[LinkSet]]:
     """Return the source-to-target word links of each position and layer of a reverse model."""
     lines = _usable_lines(reverse, [line.target for line in compared], [line.source for line in compared])
-    maps: list[AttentionMap] = reverse.maps([line.pair for line in lines])
-    attentions = [
-        AlignmentAttention(layer, (), position) for position in POSITIONS for layer in range(maps[0].shape[1])
-    ]
+    maps = reverse.maps([line.pair for line in lines])
     return [
         [
             {(source, target) for target, source in line.links(attention, attention_map)}
             for line, attention_map in zip(lines, maps, strict=True)
         ]
-        for attention in attentions
+        for attention in _layers(maps)
     ]

@@ -78,12 +78,12 @@ def new(
     valid.count(languages)  # checks the text
     language = SHORT_CODES.get(tgt_lang, tgt_lang)
     tokens = int(characters / _CHARACTERS_PER_TOKEN_OF.get(language, _CHARACTERS_PER_TOKEN))
-    recipe = starter_recipe(path.stem, languages, train.corpus, valid.corpus, pairs, tokens, alphabet)
-    parse_recipe(recipe.text, where=str(path))
-    write_file(path, recipe.text.encode())
+    recipe, size = starter_recipe(path.stem, languages, train.corpus, valid.corpus, pairs, tokens, alphabet)
+    parse_recipe(recipe, where=str(path))
+    write_file(path, recipe.encode())
     if {path.resolve() for path in train.files} & {path.resolve() for path in valid.files}:
         warn("the validation set is also training text; it must be disjoint to show overfitting; hold out some text")
-    say(f"{pairs:,} pairs: {recipe.size} model; next: nmt run {shlex.quote(str(path))}")
+    say(f"{pairs:,} pairs: {size} model; next: nmt run {shlex.quote(str(path))}")
     typer.echo(path)
 
 

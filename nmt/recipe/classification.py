@@ -75,9 +75,10 @@ class LabeledDataRecipe(Section):
                     "a corpus has kind 'monolingual', which has no labels; a classifier needs texts with labels, or "
                     "pairs; use another kind"
                 )
-            if len(references := getattr(corpus, "references", ())) > 1:
+            if len(corpus.references) > 1:
                 raise ValueError(
-                    f"tgt of a corpus is a list of {len(references)} files; a classifier reads one; give one file"
+                    f"tgt of a corpus is a list of {len(corpus.references)} files; a classifier reads one; give one "
+                    "file"
                 )
         labeled = {has_label(corpus) for corpus in corpora}
         if self.noise and not self.valid:

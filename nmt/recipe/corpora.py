@@ -161,18 +161,20 @@ class CorpusOptions(Section):
     format (`0-0 1-2`) with a line for each pair. Words are separated by any white space, including no-break spaces,
     which some aligners treat as letters. By default, a statistical aligner computes the alignments."""
 
+    @property
+    def references(self) -> tuple[Path, ...]:
+        """The reference files of a corpus of text or SGM files; none for .xml."""
+        tgt: Path | tuple[Path, ...] | None = getattr(self, "tgt", None)
+        if tgt is None:
+            return ()
+        return tgt if isinstance(tgt, tuple) else (tgt,)
+
     def languages(self, recipe: Languages) -> tuple[str, str]:
         """Return the source and the target language; those of the recipe unless the corpus has its own."""
         return self.src_lang or recipe.src_lang, self.tgt_lang or recipe.tgt_lang
 
 
 ReferenceFiles = FilledPath | Annotated[tuple[FilledPath, ...], Field(min_length=1)]
-
-
-def _as_references(tgt: Path | tuple[Path, ...] | None) -> tuple[Path, ...]:
-    if tgt is None:
-        return ()
-    return tgt if isinstance(tgt, tuple) else (tgt,)
 
 
 class TextCorpus(CorpusOptions):
@@ -183,11 +185,6 @@ class TextCorpus(CorpusOptions):
     """File of source sentences."""
     tgt: ReferenceFiles
     """File of target sentences, aligned with `src`; for a test set also a list of reference files."""
-
-    @property
-    def references(self) -> tuple[Path, ...]:
-        """The files of `tgt`."""
-        return _as_references(self.tgt)
 
 
 class TsvCorpus(CorpusOptions):
@@ -221,11 +218,6 @@ class SgmCorpus(CorpusOptions):
     """The .sgm file of the source, or the .xml file."""
     tgt: ReferenceFiles | None = None
     """The .sgm file of the reference, or a list of such files; not for .xml."""
-
-    @property
-    def references(self) -> tuple[Path, ...]:
-        """The files of `tgt`; empty for .xml."""
-        return _as_references(self.tgt)
 
 
 class TmxCorpus(CorpusOptions):

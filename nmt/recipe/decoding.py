@@ -192,14 +192,10 @@ class DecodeRecipe(Section):
         return {f"decode.{name}": value for name, value in options.items()}
 
     @model_validator(mode="after")
-    def _phrases_have_text(self) -> DecodeRecipe:
+    def _items_are_valid(self) -> DecodeRecipe:
         for name, phrases in (("forbid", self.forbid), ("require", self.require), ("bias", self.bias)):
             if not all(phrase.strip() for phrase in phrases):
                 raise ValueError(f"decode.{name} has an empty phrase; each must have text; remove the empty phrase")
-        return self
-
-    @model_validator(mode="after")
-    def _heads_differ(self) -> DecodeRecipe:
         heads = self.alignment_heads
         if repeated := [head for head in heads if heads.count(head) > 1]:
             raise ValueError(f"decode.alignment_heads names head {repeated[0]} twice; a head counts once; remove one")

@@ -345,26 +345,20 @@ class Recipe(Section):
 
     @field_validator("decode")
     @classmethod
-    def _align_with_guided_head(cls, decode: DecodeRecipe, info: ValidationInfo) -> DecodeRecipe:
-        """Select the head that guided alignment trains."""
+    def _follow_training(cls, decode: DecodeRecipe, info: ValidationInfo) -> DecodeRecipe:
+        """Select the head that guided alignment trains; annotate terms by default if training marks them."""
         train = info.data.get("train")
-        if train is None or not train.guided_alignment:
-            return decode
-        if len(decode.alignment_heads) > 1:
-            raise ValueError(
-                f"decode.alignment_heads names {len(decode.alignment_heads)} heads, but train.guided_alignment trains "
-                "one; name one head"
-            )
-        return decode.model_copy(update={"alignment_heads": decode.alignment_heads or (0,)})
-
-    @field_validator("decode")
-    @classmethod
-    def _annotate_marked_terms(cls, decode: DecodeRecipe, info: ValidationInfo) -> DecodeRecipe:
-        """Annotate terms by default if training marks them."""
-        train = info.data.get("train")
-        if train is None or not train.glossary_markup or "glossary_mode" in decode.model_fields_set:
-            return decode
-        return decode.model_copy(update={"glossary_mode": "annotate"})
+        changes: dict[str, object] = {}
+        if train is not None and train.guided_alignment:
+            if len(decode.alignment_heads) > 1:
+                raise ValueError(
+                    f"decode.alignment_heads names {len(decode.alignment_heads)} heads, but train.guided_alignment "
+                    "trains one; name one head"
+                )
+            changes["alignment_heads"] = decode.alignment_heads or (0,)
+        if train is not None and train.glossary_markup and "glossary_mode" not in decode.model_fields_set:
+            changes["glossary_mode"] = "annotate"
+        return decode.model_copy(update=changes) if changes else decode
 
     @model_validator(mode="after")
     def _markup_fits(self) -> Recipe:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from nmt.recipe.toml import toml_value
 
@@ -105,14 +104,6 @@ _LARGER_SIZES = (
 )
 
 
-@dataclass(frozen=True)
-class StarterRecipe:
-    """The text of a recipe, and the name of its model size."""
-
-    text: str
-    size: str
-
-
 def starter_recipe(
     name: str,
     languages: tuple[str, str],
@@ -121,8 +112,8 @@ def starter_recipe(
     pairs: int,
     tokens: int,
     alphabet: int,
-) -> StarterRecipe:
-    """Return a recipe for a corpus, with comments that explain the choices.
+) -> tuple[str, str]:
+    """Return a recipe for a corpus, with comments that explain the choices, and the name of its model size.
 
     name:         of the recipe; invalid characters are replaced
     languages:    source and target
@@ -142,7 +133,7 @@ def starter_recipe(
         train=toml_value(train),
         valid=toml_value(valid),
     )
-    return StarterRecipe(head + body, size)
+    return head + body, size
 
 
 def _size(pairs: int, tokens: int, alphabet: int) -> tuple[str, str]:

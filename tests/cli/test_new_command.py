@@ -53,16 +53,17 @@ def test_the_size_fits_the_text(
 )
 def test_a_million_pairs_select_the_base_model(pairs: int, size: str, dropout: float, batch_tokens: int) -> None:
     corpus = {"kind": "tsv", "path": "pairs.tsv"}
-    starter = starter_recipe("own", ("en", "de"), corpus, corpus, pairs, tokens=10 * pairs, alphabet=100)
-    recipe = parse_recipe(starter.text)
-    assert (starter.size, recipe.model.d_model, recipe.model.dropout) == (size, 512, dropout)
+    text, found = starter_recipe("own", ("en", "de"), corpus, corpus, pairs, tokens=10 * pairs, alphabet=100)
+    recipe = parse_recipe(text)
+    assert (found, recipe.model.d_model, recipe.model.dropout) == (size, 512, dropout)
     assert recipe.train.batch_tokens == batch_tokens
 
 
 @pytest.mark.parametrize("pairs", [100, 3_000, 20_000, 29_000, 99_999])
 def test_averaged_checkpoints_are_close_to_each_other(pairs: int) -> None:
     corpus = {"kind": "tsv", "path": "pairs.tsv"}
-    train = parse_recipe(starter_recipe("own", ("en", "de"), corpus, corpus, pairs, 14 * pairs, 100).text).train
+    text, _ = starter_recipe("own", ("en", "de"), corpus, corpus, pairs, 14 * pairs, 100)
+    train = parse_recipe(text).train
     assert (train.average_count - 1) * train.save_every <= train.max_steps / 8
     assert train.validate_every % train.save_every == 0
 
@@ -179,7 +180,7 @@ def test_characters_per_token_depend_on_the_language(language: str, vocab_size: 
 def test_large_alphabets_get_large_vocabularies() -> None:
     corpus = {"kind": "tsv", "path": "pairs.tsv"}
     for alphabet, expected in ((4_000, 10_000), (6_000, 12_000)):
-        text = starter_recipe("own", ("en", "zh"), corpus, corpus, 100_000, 2_000_000, alphabet).text
+        text, _ = starter_recipe("own", ("en", "zh"), corpus, corpus, 100_000, 2_000_000, alphabet)
         assert parse_recipe(text).tokenizer.vocab_size == expected
 
 
