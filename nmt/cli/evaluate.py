@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +12,16 @@ import typer
 from nmt.cli.arguments import check_inputs, missing_option
 from nmt.cli.metric_options import MetricOptions, output_format, print_results
 from nmt.errors import CommandError
-from nmt.evaluate.breakdown import training_frequencies
+from nmt.evaluate.breakdown import length_classes, score_words, training_frequencies
+from nmt.evaluate.comet import comet_scores
+from nmt.evaluate.differences import largest_differences
 from nmt.evaluate.inputs import ReferenceSet, hint_at_forms, hint_at_training_text_form, read_systems
+from nmt.evaluate.metrics import Score, Scorer, score_groups
 from nmt.evaluate.result_tables import Evaluation
-from nmt.evaluate.systems import EvaluatedSystems
 from nmt.logs import say
 from nmt.storage.sealed import write_file
 from nmt.streams.output_checks import require_output
+from nmt.text.words import has_spaces
 
 _CONFIDENCE = "Add 95% bootstrap intervals; SACREBLEU_SEED sets the seed."
 _SRC = "Sources for --by-length, --differences, --comet; else only their count is checked."
@@ -64,34 +68,77 @@ class Evaluate(MetricOptions):
                 raise CommandError(f"{option} needs the source sentences; use --src FILE")
         scorers = self.scorers(test)
         systems = read_systems(self.hypotheses, test)
-        ignores_case = self.lowercase or self.chrf_lowercase
-        sections = {"exact matches": self.by_length, "--differences": self.differences > 0}
-        case_sensitive = [] if ignores_case else [name for name, is_given in sections.items() if is_given]
+        case_sensitive = []
+        if not self.lowercase and not self.chrf_lowercase:
+            sections = {"exact matches": self.by_length, "--differences": self.differences > 0}
+            case_sensitive = [name for name, is_given in sections.items() if is_given]
         if counts_words and not self.lowercase:
             case_sensitive.append("F-measure of words")
         hint_at_forms(systems, test, scorers, case_sensitive)
         if self.differences and len(systems) != 2:
             raise CommandError(f"--differences compares two systems, got {len(systems)}; give two files")
-        evaluated = EvaluatedSystems(systems, test.streams, test.source, scorers, ignores_case)
-        results = self._evaluate(evaluated, test)
+        results = self._evaluate(systems, test, scorers)
         if self.sentence_level is not None:
-            table, signatures = evaluated.by_sentence()
+            table, signatures = _score_sentences(systems, test.streams, scorers)
             write_file(self.sentence_level, table.encode())
             say(f"wrote {self.sentence_level}; signatures: {', '.join(signatures)}")
         print_results(results.document(), results.tables(), chosen_format)
 
-    def _evaluate(self, evaluated: EvaluatedSystems, test: ReferenceSet) -> Evaluation:
-        scores = evaluated.scores((self.resamples or 1000) if self.confidence else 0, self.comet)
-        results = Evaluation(scores, by_length=evaluated.by_length() if self.by_length else {})
+    def _evaluate(
+        self, systems: Mapping[str, Sequence[str]], test: ReferenceSet, scorers: Sequence[Scorer]
+    ) -> Evaluation:
+        ignores_case = self.lowercase or self.chrf_lowercase
+        results = Evaluation(self._score(systems, test, scorers))
+        if self.by_length and test.source is not None:
+            if not has_spaces(test.source):
+                say("hint: the source has no spaces between words, so --by-length counts whole clauses as words")
+            classes = length_classes(test.source)
+            results.by_length = {
+                name: score_groups(lines, test.streams, classes, scorers, lowercase=ignores_case)
+                for name, lines in systems.items()
+            }
         if self.train_tgt:
-            words, description = self.words(test)
+            words, results.words = self.words(test)
             frequencies = training_frequencies(self.train_tgt, words)
             hint_at_training_text_form(frequencies, test, words)
-            results = replace(results, by_frequency=evaluated.by_frequency(frequencies, words), words=description)
+            results.by_frequency = {
+                name: score_words(lines, test.first_references, frequencies, words) for name, lines in systems.items()
+            }
         if self.differences:
-            ahead, behind = evaluated.differences(self.differences)
-            if not ahead and not behind:
-                metric = "lowercased chrF2" if evaluated.ignores_case else "chrF2"
+            first, second = systems.values()
+            results.ahead, results.behind = largest_differences(
+                first, second, test.streams, test.source, self.differences, lowercase=ignores_case
+            )
+            if not results.ahead and not results.behind:
+                metric = "lowercased chrF2" if ignores_case else "chrF2"
                 say(f"--differences: all sentences of the two systems have equal {metric}")
-            results = replace(results, ahead=ahead, behind=behind)
         return results
+
+    def _score(
+        self, systems: Mapping[str, Sequence[str]], test: ReferenceSet, scorers: Sequence[Scorer]
+    ) -> dict[str, list[Score]]:
+        """Score the whole test set with each metric, and with COMET last."""
+        by_comet: dict[str, Score] = {}
+        if self.comet is not None and test.source is not None:
+            say(f"scoring {len(systems)} x {len(test.source):,} sentences with {self.comet}")
+            by_comet = comet_scores(self.comet, systems, test.source, test.first_references)
+        resamples = (self.resamples or 1000) if self.confidence else 0
+        scores = {}
+        for name, lines in systems.items():
+            scores[name] = [scorer.score(lines, test.streams, resamples=resamples) for scorer in scorers]
+            if by_comet:
+                scores[name].append(by_comet[name])
+        return scores
+
+
+def _score_sentences(
+    systems: Mapping[str, Sequence[str]], references: Sequence[Sequence[str]], scorers: Sequence[Scorer]
+) -> tuple[str, tuple[str, ...]]:
+    """Return the scores of each sentence as TSV with a header, and the signatures of the metrics."""
+    lines = ["\t".join(["system", "line", *(scorer.name for scorer in scorers)])]
+    signatures: tuple[str, ...] = ()
+    for name, hypotheses in systems.items():
+        columns, signatures = zip(*(scorer.score_sentences(hypotheses, references) for scorer in scorers), strict=True)
+        for number, row in enumerate(zip(*columns, strict=True), start=1):
+            lines.append("\t".join([name, str(number), *(f"{score:.4f}" for score in row)]))
+    return "\n".join(lines) + "\n", signatures

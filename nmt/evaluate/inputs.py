@@ -49,6 +49,11 @@ class ReferenceSet:
         """The lines of each reference."""
         return list(self.references.values())
 
+    @property
+    def first_references(self) -> list[str]:
+        """The first reference of each sentence that is not blank; "" if all are."""
+        return [next(filter(str.strip, refs), "") for refs in zip(*self.streams, strict=True)]
+
     @classmethod
     def read(cls, ref: Sequence[Path], src: Path | None, tgt_lang: str | None) -> Self:
         """Read references and source; raises UserError if line counts differ.
@@ -65,15 +70,11 @@ class ReferenceSet:
         if len(files) > 1:
             remark = "translations count as wrong only if all references are empty; is it the right file?"
         for name, lines in references.items():
-            warn_of_fields(name, lines)
-            warn_of_csv(name, lines)
-            warn_of_empty(name, lines, [] if source is None else [source], remark)
+            _warn_of_text(name, lines, [] if source is None else [source], remark)
         if src is not None and source is not None:
             for path, lines in zip(files, references.values(), strict=True):
                 warn_of_equal(src, source, path, lines)
-            warn_of_fields(input_name(src), source)
-            warn_of_csv(input_name(src), source)
-            warn_of_empty(input_name(src), source, [*references.values()], "is it the right file?")
+            _warn_of_text(input_name(src), source, [*references.values()], "is it the right file?")
         return cls(references, files, source, tgt_lang)
 
 
@@ -93,14 +94,19 @@ def read_systems(files: Sequence[Path], text: ReferenceSet) -> dict[str, list[st
         if any(path.resolve() == reference.resolve() for reference in text.reference_files):
             raise UserError(f"{path} is both a translation and the reference; they must be two files; correct --ref")
         check_aligned({**text.references, system: lines})
-        warn_of_fields(system, lines)
-        warn_of_csv(system, lines)
-        warn_of_empty(system, lines, text.streams, "is it the right file, and complete?")
+        _warn_of_text(system, lines, text.streams, "is it the right file, and complete?")
         for name, others in {**text.references, "the source": text.source}.items():
             if others is not None and is_same_text(lines, others):
                 warn(f"{system} is identical to {name}; is it the right file?")
         systems[system] = lines
     return systems
+
+
+def _warn_of_text(name: str, lines: Sequence[str], others: Sequence[Sequence[str]], remark: str) -> None:
+    """Warn of lines that look like a table, and of those that are empty although a line of `others` is not."""
+    warn_of_fields(name, lines)
+    warn_of_csv(name, lines)
+    warn_of_empty(name, lines, others, remark)
 
 
 def is_same_text(lines: Sequence[str], others: Sequence[str]) -> bool:

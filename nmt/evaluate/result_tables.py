@@ -22,7 +22,7 @@ LEAK_HEADER = ("source", "reference", "both, in one pair", "any of these")
 NEAR_LEAK_NOTE = "Near matches differ only in case, punctuation, spacing or Unicode form."
 
 
-@dataclass(frozen=True)
+@dataclass
 class Evaluation:
     """Results of `nmt evaluate`, by system name. Analyses that were not requested are empty or None.
 

@@ -13,6 +13,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from nmt.errors import UserError
+from nmt.evaluate.inputs import ReferenceSet
 from nmt.evaluate.metrics import (
     GroupScore,
     bleu_tokenizer,
@@ -22,7 +23,6 @@ from nmt.evaluate.metrics import (
     score_groups,
 )
 from nmt.evaluate.significance import compare_systems
-from nmt.evaluate.systems import EvaluatedSystems
 from nmt.recipe import BleuTokenizer, EvaluateRecipe, Metric
 from tests.evaluate.multi30k import needs_multi30k, read_lines
 
@@ -410,5 +410,5 @@ def test_streams_that_are_not_lists_of_strings_are_errors() -> None:
 
 
 def test_single_references_are_the_first_that_are_not_blank() -> None:
-    systems = EvaluatedSystems({"a": ["x", "y", "z"]}, [["", "b", " "], ["c", "d", ""]], None, [], ignores_case=False)
-    assert systems._first_references == ["c", "b", ""]
+    test = ReferenceSet({"a": ["", "b", " "], "b": ["c", "d", ""]}, (), None, None)
+    assert test.first_references == ["c", "b", ""]
