@@ -25,7 +25,7 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 def training_rows(result: TrainingResult) -> Rows:
     """Return label and text of each row of the training table."""
-    stages, linear, best = result.stages, result.linear, result.fraction_of_best_linear
+    linear, best = result.linear, result.fraction_of_best_linear
     rows = [
         ("target tokens per second", _spread(result.tgt_tokens_per_second)),
         ("model FLOP/s", f"{_scaled(result.flops_per_second)}FLOP/s"),
@@ -33,8 +33,7 @@ def training_rows(result: TrainingResult) -> Rows:
         ("  source tokens per target token", f"{result.src_tokens_per_tgt_token:.3f}"),
         ("F.linear at the model's shapes", f"{_scaled(linear.mean)}FLOP/s, best shape {_scaled(linear.best)}FLOP/s"),
         ("  model FLOP/s relative to it", f"{result.fraction_of_linear:.1%}, of the best {best:.1%}"),
-        ("synchronized time per stage", ", ".join(f"{name} {share:.1%}" for name, share in stages.shares.items())),
-        ("padding", f"{stages.row_padding:.2%} of rows, {stages.attention_padding:.2%} inside attention"),
+        ("padding", f"{result.row_padding:.2%} of rows"),
         ("peak memory", f"{_scaled(result.peak_memory)}B"),
         (
             "excluded from rates",

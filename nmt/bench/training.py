@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.autograd import Variable
 
 from nmt.bench.device import LinearRate, measure_linear, peak_memory, reset_peak_memory, synchronize
 from nmt.bench.flops import ModelFlops
@@ -20,16 +16,10 @@ from nmt.bench.model_specs import ModelSpec
 from nmt.bench.statistics import Spread
 from nmt.data.loader import Update
 from nmt.data.store import PairStore
-from nmt.devices.precision import torch_dtype
-from nmt.model.attention import choose_kernel
 from nmt.models import build_model
-from nmt.packing.packed import PackedSequences
 from nmt.processes.distributed import World
 from nmt.train.data import TrainingData
 from nmt.train.trainer import Trainer
-from nmt.train.update import UpdateResult
-
-STAGES = ("data", "forward", "backward", "update")
 
 
 @dataclass(frozen=True)
@@ -49,22 +39,6 @@ class Repetition:
 
 
 @dataclass(frozen=True)
-class Stages:
-    """Time per stage of an update. Synchronizing after each stage slows the update down.
-
-    shares:      fractions that sum to 1: `data` (fetching and copying a batch), `forward` (including the gradient of
-                 the softmax, computed with the loss), `backward`, `update` (gradient norm, clipping and optimizer)
-    row_padding: fraction of rows of the linear layers that are padding, over all ranks
-    attention_padding: fraction of positions inside attention that are padding, over all ranks; 0 for kernels that take
-                       packed sentences
-    """
-
-    shares: dict[str, float]
-    row_padding: float
-    attention_padding: float
-
-
-@dataclass(frozen=True)
 class TrainingResult:
     """Measurements of training. Rates are per second; memory is in bytes. Both are summed over processes.
 
@@ -74,6 +48,7 @@ class TrainingResult:
     linear:               speed of `F.linear` at the shapes of the model
     fraction_of_linear, fraction_of_best_linear: FLOP/s of the model per process, as a fraction of the mean and best
                           speed of `F.linear`
+    row_padding:          fraction of the rows of linear layers that are padding
     compiled_while_timed: graphs that torch.compile compiled during timing; should be 0
     """
 
@@ -90,7 +65,7 @@ class TrainingResult:
     linear: LinearRate
     fraction_of_linear: float
     fraction_of_best_linear: float
-    stages: Stages
+    row_padding: float
     peak_memory: int
     skipped: int
     compiled_while_timed: int
@@ -137,7 +112,7 @@ class TrainingBench:
         self._world.barrier()
         synchronize(device)
         started = perf_counter()
-        done = [self._update() for _ in range(updates)]
+        done = [(update, self.trainer.update(update)) for update in islice(self._batches, updates)]
         synchronize(device)
         seconds = self._world.max(round((perf_counter() - started) * 1e6)) / 1e6  # of the slowest rank
         src, tgt = self._lengths([update for update, _ in done])
@@ -145,19 +120,14 @@ class TrainingBench:
         flops = self._passes * self.model_flops.training(src, tgt)
         return Repetition(seconds, int(src.sum()), int(tgt.sum()), flops, skipped)
 
-    def stages(self, updates: int) -> Stages:
-        """Time the stages of some updates."""
-        timer = _StageTimer(self._world.device)
-        done: list[Update] = []
-        with _hooks(self.trainer.loss, timer):
-            for _ in range(updates):
-                timer.start()
-                done.append(self._update()[0])
-                timer.end("update")
-        total = sum(timer.seconds.values())
-        shares = {stage: seconds / total for stage, seconds in timer.seconds.items()}
-        row_padding = self._padding(done, sum(side.total for side in self._sides(done)))
-        return Stages(shares, row_padding, self._attention_padding(done))
+    def row_padding(self, updates: int) -> float:
+        """Return the fraction of the rows of linear layers that are padding, over all ranks, in the next updates."""
+        unmeasured = list(islice(self._batches, updates))
+        micros = [micro for update in unmeasured for micro in update.micro_batches if not micro.is_empty]
+        batches = [micro.batch.pad_to_multiple(self.trainer.updater.row_multiple) for micro in micros]
+        rows = self._world.sum(torch.tensor(sum(batch.src.total + batch.tgt.total for batch in batches)))
+        src, tgt = self._lengths(unmeasured)
+        return 1 - (int(src.sum()) + int(tgt.sum())) / int(rows)
 
     def peak_memory(self) -> int:
         """Return the peak in bytes, summed over all processes."""
@@ -169,37 +139,10 @@ class TrainingBench:
         matmuls = self.model_flops.matmuls(tokens, tokens)
         return measure_linear(matmuls, self.trainer.updater.precision, self._world.device)
 
-    def _update(self) -> tuple[Update, UpdateResult]:
-        update = next(self._batches)
-        return update, self.trainer.update(update)
-
     def _lengths(self, updates: list[Update]) -> tuple[np.ndarray, np.ndarray]:
         """Return source and target lengths (num_pairs,) over all ranks, EOS included."""
         ids = np.concatenate([update.sentence_ids for update in updates])
         return self._store.src.lengths[ids] + 1, self._store.tgt.lengths[ids] + 1
-
-    def _attention_padding(self, updates: list[Update]) -> float:
-        model, dtype = self.trainer.model.recipe, torch_dtype(self.trainer.updater.precision)
-        sides = self._sides(updates)
-        query = torch.empty(0, model.head_width, dtype=dtype, device=self._world.device)
-        if model.architecture == "gru":
-            rows = [side.one_per_row for side in sides]
-        elif choose_kernel(query, model.attention_dropout) == "varlen":
-            return 0.0
-        else:
-            rows = [side.attention_rows(side, causal=False).queries for side in sides]
-        return self._padding(updates, sum(row.tokens.numel() for row in rows))
-
-    def _sides(self, updates: list[Update]) -> list[PackedSequences]:
-        """Return both sides of the micro-batches of this rank, padded as in training."""
-        micros = [micro for update in updates for micro in update.micro_batches if not micro.is_empty]
-        batches = [micro.batch.pad_to_multiple(self.trainer.updater.row_multiple) for micro in micros]
-        return [side for batch in batches for side in (batch.src, batch.tgt)]
-
-    def _padding(self, updates: list[Update], positions: int) -> float:
-        """Return the fraction of the positions of all ranks that are padding. positions: of this rank"""
-        src, tgt = self._lengths(updates)
-        return 1 - (int(src.sum()) + int(tgt.sum())) / int(self._world.sum(torch.tensor(positions)))
 
 
 def measure_training(
@@ -214,7 +157,7 @@ def measure_training(
         timed = [bench.run(updates) for _ in range(repetitions)]
         memory = bench.peak_memory()
         compiled = compiled_graphs() - graphs
-        stages = bench.stages(updates)
+        row_padding = bench.row_padding(updates)
         linear = bench.linear_rate()
         seconds = sum(repetition.seconds for repetition in timed)
         flops = sum(repetition.flops for repetition in timed)
@@ -233,53 +176,11 @@ def measure_training(
             linear=linear,
             fraction_of_linear=flops / seconds / world.size / linear.mean,
             fraction_of_best_linear=flops / seconds / world.size / linear.best,
-            stages=stages,
+            row_padding=row_padding,
             peak_memory=memory,
             skipped=sum(repetition.skipped for repetition in timed),
             compiled_while_timed=compiled,
         )
-
-
-class _StageTimer:
-    """Sums the time of each stage, synchronizing with the device at each stage boundary."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.seconds = dict.fromkeys(STAGES, 0.0)
-        self._device = device
-        self._last = 0.0
-
-    def start(self) -> None:
-        synchronize(self._device)
-        self._last = perf_counter()
-
-    def end(self, stage: str) -> None:
-        synchronize(self._device)
-        now = perf_counter()
-        self.seconds[stage] += now - self._last
-        self._last = now
-
-
-@contextmanager
-def _hooks(loss: nn.Module, timer: _StageTimer) -> Iterator[None]:
-    """Mark the start and end of each forward pass and the end of each backward pass."""
-
-    def before_forward(module: nn.Module, inputs: Any) -> None:
-        timer.end("data")
-
-    def after_forward(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
-        timer.end("forward")
-        output[0].register_hook(before_backward)
-
-    def before_backward(gradient: Tensor) -> None:
-        # The autograd engine runs this callback at the end of the backward pass.
-        Variable._execution_engine.queue_callback(lambda: timer.end("backward"))
-
-    hooks = [loss.register_forward_pre_hook(before_forward), loss.register_forward_hook(after_forward)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def compiled_graphs() -> int:

@@ -69,7 +69,7 @@ def train(
     """Measure training: target tokens per second, without padding, and model FLOP/s relative to those of F.linear.
 
     Runs the trainer with its batches, loss, optimizer and compilation, but saves nothing. Warm-up is not measured. Then
-    times each stage of an update, and F.linear at the shapes of the model.
+    times F.linear at the shapes of the model.
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt bench train big
     """

@@ -1,4 +1,4 @@
-"""Training benchmarks: equal to the trainer, with tokens, FLOPs, stages and padding."""
+"""Training benchmarks: equal to the trainer, with tokens, FLOPs and padding."""
 
 import statistics
 from dataclasses import replace
@@ -7,21 +7,18 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from nmt.bench.device import LinearRate
 from nmt.bench.model_specs import ModelSpec
-from nmt.bench.training import STAGES, TrainingBench, measure_training
+from nmt.bench.training import TrainingBench, measure_training
 from nmt.data.epoch_plan import plan_epoch
 from nmt.data.store import PairStore
-from nmt.model import attention, dropout
+from nmt.model import dropout
 from nmt.model.transformer import Transformer
 from nmt.packing.shapes import UpdateStatistics
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe
-from nmt.train import compilation
 from nmt.train.data import TrainingData
-from nmt.train.loss import TrainingLoss
 from nmt.train.trainer import Trainer
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -43,7 +40,7 @@ def test_benchmark_trains_like_the_trainer(small_spec: ModelSpec, small_store: P
     spec = replace(small_spec, recipe=recipe.model_copy(update={"run_dir": recipe.directory / "other"}))
     with TrainingBench(spec, ALONE, small_store) as bench:
         bench.run(2)
-        bench.stages(3)
+        bench.run(3)
         measured = bench.trainer
     assert trainer.average is not None
     assert measured.average is not None
@@ -91,76 +88,32 @@ def test_dropout_has_its_full_rate(small_spec: ModelSpec, small_store: PairStore
     assert scales == {1.0}
 
 
-class Clock:
-    """A manual clock."""
-
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", STAGES)
-def test_slow_stage_gets_the_time(
-    small_spec: ModelSpec, small_store: PairStore, stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The manual clock advances only in the slow stage."""
-    clock = Clock()
-    monkeypatch.setattr("nmt.bench.training.perf_counter", clock)
-
-    def slowed(function: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            clock.seconds += 1.0
-            return function(*arguments, **options)
-
-        return call
-
-    with TrainingBench(small_spec, ALONE, small_store) as bench:
-        bench.run(1)
-        match stage:
-            case "data":
-                monkeypatch.setattr(TrainingBench, "_update", slowed(TrainingBench._update))
-            case "forward":
-                monkeypatch.setattr(bench.trainer.model, "forward", slowed(bench.trainer.model.forward))
-            case "backward":
-                bench.trainer.model.output.weight.register_hook(slowed(lambda gradient: gradient))
-            case "update":
-                monkeypatch.setattr(
-                    bench.trainer.updater.optimizer, "step", slowed(bench.trainer.updater.optimizer.step)
-                )
-        stages = bench.stages(1)
-    assert stages.shares == {name: float(name == stage) for name in STAGES}
-    assert stages.row_padding == 0.0
-    assert 0.0 <= stages.attention_padding < 0.5  # the last row is a large part of a small batch
-
-
 @pytest.mark.slow
 def test_padding_to_one_shape_is_counted(small_spec: ModelSpec, small_store: PairStore) -> None:
     spec = replace(small_spec, recipe=changed(small_spec.recipe, shapes="fixed"))
     with TrainingBench(spec, ALONE, small_store) as bench:
         shape = bench.trainer.batching.shape
-        repetition, stages = bench.run(2), bench.stages(2)  # two updates each
+        repetition, row_padding = bench.run(2), bench.row_padding(2)  # two updates each
     assert shape is not None
     assert 190 < repetition.tgt_tokens / 2 <= 200
     rows = 3 * (shape.src_tokens + shape.tgt_tokens)  # of the three micro-batches of an update
     tokens = (repetition.src_tokens + repetition.tgt_tokens) / 2
     # Other updates have slightly different numbers of tokens.
-    assert stages.row_padding == pytest.approx(1 - tokens / rows, abs=0.03)
+    assert row_padding == pytest.approx(1 - tokens / rows, abs=0.03)
 
 
 @pytest.mark.slow
 def test_padding_of_bf16_matmuls_is_counted(small_spec: ModelSpec, small_store: PairStore) -> None:
     spec = replace(small_spec, recipe=changed(small_spec.recipe, precision="bf16"))
     with TrainingBench(spec, ALONE, small_store) as bench:
-        assert 0.0 < bench.stages(1).row_padding < 0.5
+        assert 0.0 < bench.row_padding(1) < 0.5
 
 
 OTHER_RANK = 100
 
 
 class WithPaddedRank(World):
-    """Rank 0 with a simulated rank 1, which has `OTHER_RANK` rows and positions of padding, and `OTHER_RANK` bytes."""
+    """Rank 0 with a simulated rank 1, which has `OTHER_RANK` rows of padding and `OTHER_RANK` bytes."""
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         return values + OTHER_RANK
@@ -171,35 +124,13 @@ def test_padding_and_memory_are_those_of_all_ranks(
     small_spec: ModelSpec, small_store: PairStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with TrainingBench(small_spec, ALONE, small_store) as bench:
-        alone = bench.stages(1)
+        alone = bench.row_padding(1)
         monkeypatch.setattr(bench, "_world", WithPaddedRank(0, 2, torch.device("cpu")))
-        both = bench.stages(1)
+        both = bench.row_padding(1)
         monkeypatch.setattr("nmt.bench.training.peak_memory", lambda device: 5)
         assert bench.peak_memory() == 5 + OTHER_RANK
-    assert alone.row_padding == 0.0
-    assert both.row_padding > 0.1  # `OTHER_RANK` more than the 400 rows of an update
-    assert both.attention_padding > alone.attention_padding
-
-
-@pytest.mark.slow
-def test_stages_of_a_compiled_step_are_timed(
-    small_spec: ModelSpec, small_store: PairStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The hooks do not break the graph."""
-    compile_step = TrainingLoss.compile_step
-    monkeypatch.setattr(TrainingLoss, "compile_step", lambda loss: compile_step(loss, backend="eager"))
-    monkeypatch.setattr(compilation, "choose_kernel", lambda q, p: "varlen")
-    for module in (attention, dropout):
-        monkeypatch.setattr(module, "dropout", F.dropout)
-    torch._dynamo.reset()
-    spec = replace(small_spec, recipe=changed(small_spec.recipe, compile=True))
-    with TrainingBench(spec, ALONE, small_store) as bench:
-        bench.trainer.model.use_kernel("masked")
-        bench.run(1)
-        with torch._dynamo.config.patch(error_on_recompile=True):
-            stages = bench.stages(2)
-            assert bench.run(1).skipped == 0
-    assert all(share > 0 for share in stages.shares.values())
+    assert alone == 0.0
+    assert both > 0.1  # `OTHER_RANK` more than the 400 rows of an update
 
 
 @pytest.mark.slow

@@ -68,11 +68,8 @@ def _measure_alone(settings: Settings, goal: Goal, words: Sequence[str]) -> tupl
         return None, problem
     report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     measurements = report["measurements"]
-    value = (
-        1 - measurements["stages"]["row_padding"]
-        if goal.name == "train-gpu-rows"
-        else measurements["fraction_of_linear"]
-    )
+    is_padding = goal.name == "train-gpu-rows"
+    value = 1 - measurements["row_padding"] if is_padding else measurements["fraction_of_linear"]
     tokens = measurements["tgt_tokens_per_second"]["median"]
     note = f"{tokens:,.0f} target tokens/s (median); {measurements['compiled_while_timed']} graphs compiled while timed"
     entry = value_entry(goal.name, value, shlex.join(words), note, report)
