@@ -24,7 +24,6 @@ from bench.ratio import paired_ratio
 from bench.text import prepare_text, text_recipe
 from bench.workload import Shape, Workload
 
-from nmt.bench.decoding import DecodingTask
 from nmt.errors import UserError
 from nmt.text.tokenizer import Tokenizer
 
@@ -122,20 +121,6 @@ def test_decoding_rounds_count_the_tokens_of_all_outputs(folder: Path) -> None:
     work = decoding_workload(folder)
     assert run_rounds("decode", work.with_settings({"decode.length_penalty": "none"})) == [7 * 5] * 3
     assert run_rounds("decode", replace(work, num_sentences=50)) == [9 * 5] * 3, "the test set has 9 sentences"
-
-
-def test_each_decoding_process_has_the_threads_of_the_workload(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = list[DecodingTask]()
-
-    def stop(task: DecodingTask, processes: int) -> None:
-        tasks.append(task)
-        raise StopBenchmark
-
-    monkeypatch.setattr(nmt_system, "DecodingProcesses", stop)
-    work = decoding_workload(folder).with_settings({"processes": "2"})
-    with pytest.raises(StopBenchmark):
-        nmt_system.decode(work, worker.Clock(1, io.StringIO(), io.StringIO()))
-    assert [task.threads for task in tasks] == [1]  # 0 would be all cores for each process
 
 
 @pytest.mark.slow

@@ -1,16 +1,11 @@
-"""Translation speed, from text to text, in this process or in several."""
+"""Translation speed, from text to text."""
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +14,7 @@ from nmt.bench.device import peak_memory, reset_peak_memory, synchronize
 from nmt.bench.statistics import Spread
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
-from nmt.errors import UserError
 from nmt.processes.distributed import choose_device
-from nmt.processes.environment import same_import_path
 from nmt.recipe import DecodeRecipe, SearchPrecision
 
 # Lines per window: the default maximum of `nmt translate` on a CPU.
@@ -33,7 +26,7 @@ _PERCENTILES = (50, 90, 95, 99)
 
 @dataclass(frozen=True)
 class DecodingTask:
-    """Model, sentences and search options. `threads` is per process; 0 selects torch's default."""
+    """Model, sentences and search options. threads: 0 selects torch's default"""
 
     model: Path
     sentences: tuple[str, ...]
@@ -59,7 +52,7 @@ class DecodedPass:
 
 @dataclass(frozen=True)
 class DecodingResult:
-    """Measurements of translation. Rates are per second; memory is in bytes, summed over processes.
+    """Measurements of translation. Rates are per second; memory is in bytes.
 
     load_seconds, warm_up_seconds: loading the model, and the first pass; excluded from the rates
     tokens:    output tokens per pass, EOS excluded
@@ -110,92 +103,12 @@ class DecodingBench:
             seconds.append(perf_counter() - started)
         return seconds
 
-    def reset_peak_memory(self) -> None:
-        """Reset the peak memory, if the system supports it."""
-        reset_peak_memory(self._device)
 
-    def peak_memory(self) -> int:
-        """Return the peak memory in bytes."""
-        return peak_memory(self._device)
-
-
-class DecodingProcesses:
-    """A translator in each of several processes, all running at the same time. Use it as a context manager.
-
-    parameters:   number of parameters of one copy of the model
-    load_seconds: seconds until the last process was ready
-    """
-
-    def __init__(self, task: DecodingTask, processes: int) -> None:
-        """Start the processes; process i translates every `processes`-th sentence, starting with sentence i."""
-        started = perf_counter()
-        context = multiprocessing.get_context("spawn")  # forking would lose this process's threads
-        self._pipes: list[Connection] = []
-        self._processes = []
-        for rank in range(processes):
-            ours, theirs = context.Pipe()
-            shard = replace(task, sentences=task.sentences[rank::processes])
-            process = context.Process(target=_serve, args=(shard, theirs), daemon=True)
-            with same_import_path():
-                process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
-        self.parameters: int = max(_receive(pipe) for pipe in self._pipes)
-        self.load_seconds = perf_counter() - started
-
-    def __enter__(self) -> DecodingProcesses:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            process.kill()  # after an error, it may still be translating
-            process.join()
-
-    def run(self) -> DecodedPass:
-        """Time one translation of all sentences, until the last process finishes."""
-        started = perf_counter()
-        passes: list[DecodedPass] = self._call("run")
-        return DecodedPass(perf_counter() - started, sum(one.tokens for one in passes))
-
-    def reset_peak_memory(self) -> None:
-        """Reset the peak memory, if the system supports it."""
-        self._call("reset_peak_memory")
-
-    def peak_memory(self) -> int:
-        """Return the peak memory in bytes, summed over processes."""
-        return sum(self._call("peak_memory"))
-
-    def _call(self, method: str) -> list[Any]:
-        """Call a method of DecodingBench in all processes."""
-        for pipe in self._pipes:
-            with suppress(OSError):  # `_receive` reports a process that died
-                pipe.send(method)
-        return [_receive(pipe) for pipe in self._pipes]
-
-
-def measure_decoding(task: DecodingTask, *, processes: int, repetitions: int, latency: bool) -> DecodingResult:
-    """Time `repetitions` passes over the sentences, after a warm-up pass.
-
-    latency: also time each sentence alone; only with one process
-    """
-    if processes > 1:
-        with DecodingProcesses(task, processes) as bench:
-            return _measure(bench, task, repetitions)
-    single = DecodingBench(task)
-    result = _measure(single, task, repetitions)
-    return replace(result, latencies=summarize_latencies(single.latencies())) if latency else result
-
-
-def summarize_latencies(seconds: Sequence[float]) -> dict[str, float]:
-    """Return percentiles (linearly interpolated), mean and maximum."""
-    summary = {f"p{percent}": float(np.percentile(seconds, percent)) for percent in _PERCENTILES}
-    return {**summary, "mean": float(np.mean(seconds)), "max": float(np.max(seconds))}
-
-
-def _measure(bench: DecodingBench | DecodingProcesses, task: DecodingTask, repetitions: int) -> DecodingResult:
+def measure_decoding(task: DecodingTask, *, repetitions: int, latency: bool) -> DecodingResult:
+    """Time `repetitions` passes over the sentences, after a warm-up pass. latency: also time each sentence alone"""
+    bench, device = DecodingBench(task), choose_device(task.device)
     warm_up = bench.run()
-    bench.reset_peak_memory()
+    reset_peak_memory(device)
     passes = [bench.run() for _ in range(repetitions)]
     return DecodingResult(
         parameters=bench.parameters,
@@ -205,30 +118,12 @@ def _measure(bench: DecodingBench | DecodingProcesses, task: DecodingTask, repet
         tokens=passes[0].tokens,
         tokens_per_second=Spread.of([one.tokens / one.seconds for one in passes]),
         sentences_per_second=Spread.of([len(task.sentences) / one.seconds for one in passes]),
-        peak_memory=bench.peak_memory(),
-        latencies=None,
+        peak_memory=peak_memory(device),
+        latencies=summarize_latencies(bench.latencies()) if latency else None,
     )
 
 
-def _serve(task: DecodingTask, pipe: Connection) -> None:
-    """Answer method calls until the pipe closes; an error is sent as its message."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and ends its processes
-    try:
-        bench = DecodingBench(task)
-        pipe.send(bench.parameters)
-        while True:
-            pipe.send(getattr(bench, pipe.recv())())
-    except EOFError:
-        return
-    except UserError as error:
-        pipe.send(str(error))
-
-
-def _receive(pipe: Connection) -> Any:
-    try:
-        answer = pipe.recv()
-    except (EOFError, ConnectionResetError) as error:
-        raise UserError("a translation process died, probably out of memory; use fewer processes") from error
-    if isinstance(answer, str):
-        raise UserError(answer)
-    return answer
+def summarize_latencies(seconds: Sequence[float]) -> dict[str, float]:
+    """Return percentiles (linearly interpolated), mean and maximum."""
+    summary = {f"p{percent}": float(np.percentile(seconds, percent)) for percent in _PERCENTILES}
+    return {**summary, "mean": float(np.mean(seconds)), "max": float(np.max(seconds))}

@@ -125,8 +125,7 @@ def decode(
     ] = None,
     precision: Annotated[SearchPrecision, typer.Option(help="Compute type; auto: bf16 if native, else fp32.")] = "auto",
     device: Device = "auto",
-    threads: Annotated[int, typer.Option(min=0, max=MAX_THREADS, help="Threads per process; 0 uses all cores.")] = 0,
-    processes: Annotated[int, typer.Option(min=1, max=MAX_THREADS, help="Processes that translate in parallel.")] = 1,
+    threads: Annotated[int, typer.Option(min=0, max=MAX_THREADS, help="Threads; 0 uses all cores.")] = 0,
     latency: Annotated[bool, typer.Option("--latency", help="Also measure each sentence on its own.")] = False,
     repetitions: Repetitions = 5,
     json_file: JsonFile = None,
@@ -136,8 +135,6 @@ def decode(
     tiny, base, big and recipes have random weights; they are as fast as trained weights for the same number of tokens.
     Loading and a first pass are not measured.
     """
-    if latency and processes > 1:
-        raise typer.BadParameter("--latency measures one process; leave out --processes")
     require_output("--json", json_file, [source, Path(model)], replaces=b'"kind": "decode"')
     options = {"beam_size": beam_size, "batch_tokens": batch_tokens}
     overrides = [*(settings or ()), *(f"{name}={value}" for name, value in options.items() if value is not None)]
@@ -145,13 +142,12 @@ def decode(
     with tempfile.TemporaryDirectory() as folder:
         path, recipe, lines = prepare_decoding(request, Path(folder))
         task = DecodingTask(path, lines, recipe, device, precision, threads).resolved()
-        result = measure_decoding(task, processes=processes, repetitions=repetitions, latency=latency)
-    number = counted(processes, "process", "processes")
-    title = f"translating with {model}, {recipe.description}, {task.precision} on {task.device}, {number}"
+        result = measure_decoding(task, repetitions=repetitions, latency=latency)
+    title = f"translating with {model}, {recipe.description}, {task.precision} on {task.device}"
     typer.echo(format_table(title, decoding_rows(result)))
     if json_file is not None:
         conditions: dict[str, Any] = {"model": model, "input": str(source) if source else None, "sentences": len(lines)}
         conditions |= {"output_tokens": output_tokens, "precision": task.precision, "device": task.device}
-        conditions |= {"threads": threads, "processes": processes, "repetitions": repetitions}
+        conditions |= {"threads": threads, "repetitions": repetitions}
         conditions["decode"] = recipe.model_dump(mode="json")
         write_json(json_file, "decode", conditions, result)

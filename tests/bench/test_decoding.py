@@ -1,22 +1,10 @@
-"""Decoding benchmarks in one process and in several."""
-
-import multiprocessing
-from pathlib import Path
+"""Decoding benchmarks."""
 
 import pytest
 
-from nmt.bench.decoding import (
-    DecodingBench,
-    DecodingProcesses,
-    DecodingTask,
-    _receive,
-    _serve,
-    measure_decoding,
-    summarize_latencies,
-)
+from nmt.bench.decoding import DecodingBench, DecodingTask, measure_decoding, summarize_latencies
 from nmt.bench.inputs import DecodingRequest, prepare_decoding
 from nmt.decode.translator import Translator
-from nmt.errors import UserError
 from nmt.recipe import override_decode
 
 SENTENCES = ("w1 w2 w3", "w4", "w9 w8 w7 w6 w5 w4 w3 w2 w1 w0", "w30 w31")
@@ -62,7 +50,7 @@ def test_pass_counts_the_tokens_of_the_translations(task: DecodingTask) -> None:
 
 @pytest.mark.slow
 def test_throughput_and_latencies_are_measured(task: DecodingTask) -> None:
-    result = measure_decoding(task, processes=1, repetitions=2, latency=True)
+    result = measure_decoding(task, repetitions=2, latency=True)
     latencies = result.latencies
     assert latencies is not None
     assert 0 < latencies["p50"] <= latencies["p90"] <= latencies["p99"] <= latencies["max"]
@@ -79,33 +67,3 @@ def test_percentiles_are_interpolated() -> None:
     assert summary["p90"] == pytest.approx(4.0 + 0.7 * 4.0)
     assert summary["p99"] == pytest.approx(4.0 + 0.97 * 4.0)
     assert summary["max"] == 8.0
-
-
-@pytest.mark.slow
-def test_processes_split_the_sentences(task: DecodingTask) -> None:
-    with DecodingProcesses(task, 2) as processes:
-        for _ in range(2):
-            assert processes.run().tokens == OUTPUT_TOKENS * len(SENTENCES)
-        assert processes.peak_memory() > 200e6  # two processes that have imported torch, over 100 MB each
-        assert processes.parameters == DecodingBench(task).parameters
-
-
-def test_error_of_a_process_reaches_the_parent(
-    task: DecodingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("signal.signal", lambda number, handler: None)  # `_serve` ignores Ctrl-C
-    missing = DecodingTask(tmp_path / "none", SENTENCES, task.decode, "cpu", "fp32", 1)
-    ours, theirs = multiprocessing.Pipe()
-    with ours, theirs:
-        _serve(missing, theirs)
-        with pytest.raises(UserError, match="none does not exist"):
-            _receive(ours)
-
-
-def test_a_process_that_died_between_calls_is_named() -> None:
-    ours, theirs = multiprocessing.Pipe()
-    theirs.close()
-    processes = object.__new__(DecodingProcesses)
-    processes._pipes = [ours]
-    with ours, pytest.raises(UserError, match="a translation process died"):
-        processes.run()

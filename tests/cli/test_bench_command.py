@@ -51,7 +51,7 @@ def test_the_title_names_what_ran(nmt: Nmt) -> None:
     options = ("--repetitions", 1, "--set", "sampling=true", "--set", "n_best=3", "--set", "mbr_metric=chrf")
     status, out, err = nmt(*command, *options, "--device", "cpu")
     assert status == 0, err
-    title = r"translating with tiny, 3 samples per sentence, MBR with chrf, (fp32|bf16) on cpu, 1 process\n"
+    title = r"translating with tiny, 3 samples per sentence, MBR with chrf, (fp32|bf16) on cpu\n"
     assert re.match(title, out)
 
 
@@ -62,9 +62,7 @@ def test_the_title_names_what_ran(nmt: Nmt) -> None:
         (("train", "tiny", "train.batch_token=5"), 2, "did you mean 'batch_tokens'"),
         (("train", "tiny", "--lengths", "nowhere"), 1, "nowhere has no complete corpus of a translation model"),
         (("decode", "tiny", "--input", "text"), 2, "random weights need a tokenizer"),
-        (("decode", "tiny", "--latency", "--processes", 2), 2, "--latency measures one process"),
         (("decode", "tiny", "--threads", 2_000), 2, "it must be less than or equal to 1024"),
-        (("decode", "tiny", "--processes", 2_000), 2, "it must be less than or equal to 1024"),
         (("train", "tiny", "--threads", 2_000), 2, "it must be less than or equal to 1024"),
         (("train", "tiny", "--json", "none/train.json"), 1, "none is not a directory"),
         (("decode", "tiny", "--json", "none/decode.json"), 1, "none is not a directory"),

@@ -41,7 +41,7 @@ PEERS = {
     "nmt": Peer(
         "bench.peers.nmt_system",
         ("train", "decode", "prepare", "learn"),
-        options={"train": "compile train.", "decode": "processes decode.", "learn": "init train. model."},
+        options={"train": "compile train.", "decode": "decode.", "learn": "init train. model."},
     ),
     "transformers": Peer(
         "bench.peers.transformers_marian",

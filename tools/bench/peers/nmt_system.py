@@ -1,7 +1,7 @@
 """nmt: the trainer and translator of this source tree, as measured by `nmt bench`.
 
 Options for training: compile (true or false) and any `train.*` of a recipe; for learning: any `train.*` or `model.*`,
-and init (nmt, xavier, transformers or eole: the initialization); for decoding: processes and any `decode.*`.
+and init (nmt, xavier, transformers or eole: the initialization); for decoding: any `decode.*`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import nn
 
 from bench.worker import Clock
 from bench.workload import Workload
-from nmt.bench.decoding import DecodingBench, DecodingProcesses, DecodingTask
+from nmt.bench.decoding import DecodingBench, DecodingTask
 from nmt.bench.inputs import DecodingRequest, prepare_decoding, prepare_training_data
 from nmt.bench.model_specs import ModelSpec, find_model_spec
 from nmt.bench.random_model import write_random_model
@@ -116,8 +116,7 @@ def _initialize_like(system: str, model: nn.Module) -> None:
 
 
 def decode(workload: Workload, clock: Clock) -> None:
-    """Translate text with random weights, in one process or several."""
-    processes = int(workload.options.get("processes", "1"))
+    """Translate text with random weights."""
     # Test sentences have about 16 tokens; shorter ones count as 16.
     settings = [f"beam_size={workload.beam_size}", f"batch_tokens={workload.batch_sentences * 16}"]
     settings += [
@@ -139,9 +138,7 @@ def decode(workload: Workload, clock: Clock) -> None:
         )
         model, search, sentences = prepare_decoding(request, Path(folder))
         precision = cast(SearchPrecision, workload.precision)
-        threads = max(1, workload.threads // processes)
-        task = DecodingTask(model, sentences, search, workload.device, precision, threads)
-        bench = DecodingBench(task) if processes == 1 else DecodingProcesses(task, processes)
+        bench = DecodingBench(DecodingTask(model, sentences, search, workload.device, precision, workload.threads))
         while True:
             clock.end_round(bench.run().tokens + len(sentences))
 
