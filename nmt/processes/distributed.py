@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -118,31 +117,19 @@ class World:
                 "all processes with the same recipe and command line"
             )
 
-    def gather(self, values: Tensor) -> list[Tensor] | None:
-        """Gather CPU tensors (n,) in rank order on rank 0; n may differ by rank. Returns None elsewhere."""
-        if self.size == 1:
-            return [values]
-        lengths = torch.zeros(self.size, dtype=torch.int64)
-        lengths[self.rank] = len(values)
-        longest = int(self.sum(lengths).max())
-        padded = values.new_zeros(longest)
-        padded[: len(values)] = values
-        received = [torch.empty_like(padded) for _ in range(self.size)] if self.is_main else None
-        if longest > 0:
-            self.count_synchronization()
-            dist.gather(padded, received)
-        if received is None:
-            return None
-        return [part[:length] for part, length in zip(received, lengths.tolist(), strict=True)]
-
     def gather_text(self, lines: Sequence[str]) -> list[list[str]] | None:
         """Gather the lines of every process in rank order on rank 0; None elsewhere."""
-        encoded = [line.encode("utf-8", "surrogatepass") for line in lines]
-        lengths = self.gather(torch.tensor([len(line) for line in encoded], dtype=torch.int64))
-        texts = self.gather(_bytes_tensor(b"".join(encoded)))
-        if lengths is None or texts is None:
+        if self.size == 1:
+            return [list(lines)]
+        content = _bytes_tensor(json.dumps(list(lines)).encode())
+        padded = torch.zeros(self.max(len(content)), dtype=torch.uint8)
+        padded[: len(content)] = content
+        received = [torch.empty_like(padded) for _ in range(self.size)] if self.is_main else None
+        self.count_synchronization()
+        dist.gather(padded, received)
+        if received is None:
             return None
-        return [_split_text(text, line_lengths) for text, line_lengths in zip(texts, lengths, strict=True)]
+        return [json.loads(part.numpy().tobytes().rstrip(b"\0")) for part in received]
 
 
 def choose_device(name: str) -> torch.device:
@@ -271,13 +258,6 @@ def _init_process_group(rank: int, size: int, device: torch.device, detector: Fa
 def _bytes_tensor(content: bytes) -> Tensor:
     """Return bytes as a tensor (len(content),) uint8."""
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
-
-
-def _split_text(text: Tensor, lengths: Tensor) -> list[str]:
-    """Split UTF-8 bytes (total,) into lines of `lengths` (num_lines,) bytes."""
-    content = text.numpy().tobytes()
-    bounds = pairwise([0, *lengths.cumsum(0).tolist()])
-    return [content[start:end].decode("utf-8", "surrogatepass") for start, end in bounds]
 
 
 def _differing_names(options: Any, main_options: Any, name: str = "") -> Iterator[str]:

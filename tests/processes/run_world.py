@@ -27,12 +27,10 @@ def collectives(world: World, folder: Path) -> None:
     world.run_on_main(lambda: time.sleep(1.5))  # longer than NMT_TIMEOUT_SECONDS, which does not apply
     time.sleep(1.5 if world.is_main else 0.0)  # nor here
     world.barrier_without_timeout()
-    numbers = world.gather(torch.arange(world.rank))
     results = {
         "run_on_main": time.monotonic() - started,
         "sum": world.sum(torch.tensor([world.rank, 10])).tolist(),
         "max": world.max(5 - world.rank),
-        "gather": None if numbers is None else [part.tolist() for part in numbers],
         "text": world.gather_text(LINES[world.rank]),
         "broadcast": [
             world.broadcast_text(f"Grüße von {world.rank}"),

@@ -306,7 +306,6 @@ def test_results_of_collectives_of_three_processes(start: Start, tmp_path: Path)
     assert all(result["run_on_main"] >= 2.9 for result in results), "every rank must wait twice"
     assert [result["sum"] for result in results] == [[3, 30]] * 3
     assert [result["max"] for result in results] == [5] * 3
-    assert [result["gather"] for result in results] == [[[], [0], [0, 1]], None, None]
     assert [result["text"] for result in results] == [LINES, None, None]
     assert [result["broadcast"] for result in results] == [["Grüße von 0", ""]] * 3
     assert [result["nothing"] for result in results] == [[[], [], []], None, None]
