@@ -6,9 +6,9 @@ one with the highest weight. The boundary token is EOS for keys of the source an
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -170,11 +170,8 @@ def _weights_of_key(weights: Tensor, key: Tensor) -> Tensor:
 
 def _frequencies(sentences: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     """Return the number of occurrences of each token id, float32, up to the highest id."""
-    counts = Counter(token for sentence in sentences for token in sentence)
-    table = torch.zeros(1 + max([*counts, BOS_ID, EOS_ID]))
-    for token, count in counts.items():
-        table[token] = count
-    return table.to(device)
+    tokens = torch.tensor(list(chain.from_iterable(sentences)), dtype=torch.int64)
+    return tokens.bincount(minlength=1 + max(BOS_ID, EOS_ID)).float().to(device)
 
 
 def _reference_links(pairs: Pairs) -> list[LinkSet]:

@@ -34,20 +34,16 @@ def sensitivity(
     num_heads = {key: attention.num_heads for key, attention in attentions(model).items()}
     totals = {key: torch.zeros(number, dtype=torch.float64) for key, number in num_heads.items()}
     before = masks.factors
-    requires_grad = {parameter: parameter.requires_grad for parameter in model.parameters()}
     try:
-        model.requires_grad_(False)
         for batch in batches:
             masks.factors = {key: _ones(model, _queries(key, batch), number) for key, number in num_heads.items()}
-            _nll(model, batch, model.encode(batch.src)).backward()
-            for key, factor in masks.factors.items():
-                assert factor.grad is not None, "every head is part of the loss"
-                totals[key] += _sum_by_sentence(factor.grad, _queries(key, batch)).abs().sum(dim=0).double().cpu()
+            nll = _nll(model, batch, model.encode(batch.src))
+            gradients = torch.autograd.grad(nll, list(masks.factors.values()))
+            for key, gradient in zip(masks.factors, gradients, strict=True):
+                totals[key] += _sum_by_sentence(gradient, _queries(key, batch)).abs().sum(dim=0).double().cpu()
             advance()
     finally:
         masks.factors = before
-        for parameter, required in requires_grad.items():
-            parameter.requires_grad_(required)
     tokens = sum(batch.tgt_tokens for batch in batches)
     return {head: float(totals[head.attention][head.index]) / tokens for head in all_heads(model)}
 
