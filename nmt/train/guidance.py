@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,6 @@ from torch.nn import functional as F
 
 from nmt.alignment.attention import AlignmentAttention
 from nmt.model.multi_head import CrossAttention
-from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel
 from nmt.packing.packed import PackedSequences, TokenLinks
 from nmt.packing.padding import pad
@@ -56,21 +56,15 @@ class Guidance:
         else:
             (head,) = self.attention.heads
             attention = model.decoder.layers[self.attention.layer].cross_attention
-            hidden, (x, memory) = _forward_and_inputs(model, attention, src, tgt)
+            inputs: list[tuple[Any, ...]] = []  # of `attention`
+            hook = attention.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments))
+            try:
+                hidden = model(src, tgt)
+            finally:
+                hook.remove()
+            x, memory, *_ = inputs[0]
             log_weights = _log_weights(attention, head, x, memory, tgt, src, (positions, links.src))
         return hidden, -self.weight * (log_weights / links.counts).sum()
-
-
-def _forward_and_inputs(
-    model: Transformer, attention: CrossAttention, src: PackedSequences, tgt: PackedSequences
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return the decoder output and both inputs of a cross-attention layer: decoder states and encoder output."""
-    inputs: list[tuple[Tensor, ...]] = []
-    hook = attention.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments))
-    try:
-        return model(src, tgt), (inputs[0][0], inputs[0][1])
-    finally:
-        hook.remove()
 
 
 def _log_weights(
