@@ -179,9 +179,9 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
     """
     if not state.scores and state.start_score is None:
         return ""
-    before = _translation_recipe_of(checkpoint)
+    before = _recipe_of(checkpoint, recipe)
     changed: list[str] = []
-    if before is not None and not is_finished:
+    if isinstance(before, Recipe) and not is_finished:
         now, then = _score_options(recipe), _score_options(before)
         changed = [key for key in now if now[key] != then.get(key, now[key])]
     if valid and valid != state.valid:
@@ -227,16 +227,9 @@ def require_used_options(recipe: AnyRecipe, state: TrainState, checkpoint: Path)
 
 def _recipe_of(checkpoint: Path, recipe: AnyRecipe) -> AnyRecipe | None:
     """Return the recipe of a checkpoint, of the type of `recipe`; None if another version wrote it."""
-    if isinstance(recipe, Recipe):
-        return _translation_recipe_of(checkpoint)
+    load = load_saved_recipe if isinstance(recipe, Recipe) else load_classification_recipe
     with suppress(UserError):
-        return load_classification_recipe(checkpoint / "recipe.toml")
-    return None
-
-
-def _translation_recipe_of(checkpoint: Path) -> Recipe | None:
-    with suppress(UserError):
-        return load_saved_recipe(checkpoint / "recipe.toml")
+        return load(checkpoint / "recipe.toml")
     return None
 
 
