@@ -71,14 +71,14 @@ from nmt.storage.sealed import (
     verify_directory,
     write_file,
 )
+from nmt.train.batching import Workload
 from nmt.train.data import TrainingData
 from nmt.train.disk_space import require_disk_space
-from nmt.train.final_validation import validate_average
 from nmt.train.resume import require_same_text, require_same_tokenizers
 from nmt.train.state import TrainState, require_same_run
 from nmt.train.trainer import ModelFiles, Trainer
+from nmt.train.validate import validate_average
 from nmt.train.warm_start import require_start_model, with_start_model
-from nmt.train.workload import Workload
 from nmt.validation_bleu import validation_translator
 
 # Test sentences per window; GPU batches are up to 16 times as large as CPU batches.

@@ -16,9 +16,8 @@ from nmt.data.store import PairStore
 from nmt.errors import UserError
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, load_recipe
-from nmt.train.batching import micro_batch_multiple, plan_of_epoch, update_statistics
+from nmt.train.batching import Workload, micro_batch_multiple, plan_of_epoch, update_statistics
 from nmt.train.data import TrainingData
-from nmt.train.workload import Workload
 
 PROCESSES = (1, 2, 4, 8, 16, 64)
 # With this many updates, the results are stable to three digits.

@@ -30,7 +30,7 @@ from nmt.processes.distributed import World, start_world
 from nmt.recipe import Recipe, dump_choices, load_saved_recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.storage.sealed import CorruptError
-from nmt.train.batching import plan_of_epoch, update_statistics
+from nmt.train.batching import Workload, plan_of_epoch, update_statistics
 from nmt.train.data import TrainingData
 from nmt.train.disk_space import disk_need, model_parameters
 from nmt.train.memory import MemoryProbe, checkpoint_copy_bytes, missing_moment_bytes
@@ -38,7 +38,6 @@ from nmt.train.resume import changed_learning_rate, require_same_identity, requi
 from nmt.train.state import TrainState, require_same_run
 from nmt.train.trainer import Trainer
 from nmt.train.validate import validate
-from nmt.train.workload import Workload
 
 REPETITIONS = 6
 

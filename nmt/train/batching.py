@@ -1,10 +1,11 @@
-"""Micro-batching of a run, decided once at the start and the same on all processes."""
+"""Micro-batching of a run and its load balance, decided once at the start and the same on all processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -20,12 +21,48 @@ from nmt.train.data import TrainingData
 from nmt.train.memory import MemoryProbe, checkpoint_copy_bytes, fit_micro_batch, missing_moment_bytes
 from nmt.train.state import TrainState
 from nmt.train.update import Updater
-from nmt.train.workload import Workload
 
+# Updates are random samples of the same text, so a few dozen are representative.
+_SAMPLED_UPDATES = 64
 # Warn if less than this fraction of the processes' time is useful.
 _MIN_USEFUL = 0.9
 # Options that change which micro-batches fit into memory.
 _MEMORY_OPTIONS = {"train.activation_checkpointing", "train.precision", "train.compile", "train.shapes"}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Mean work per update, in tokens of both sides.
+
+    micro_batches: non-empty micro-batches over all processes
+    useful:        fraction of the computed tokens that are not padding
+    slowest:       tokens of the busiest process divided by the mean over processes
+    """
+
+    processes: int
+    micro_batches: float
+    useful: float
+    slowest: float
+
+    @property
+    def efficiency(self) -> float:
+        """Fraction of the processes' time spent neither on padding nor on waiting for the busiest process."""
+        return self.useful / self.slowest
+
+    @classmethod
+    def from_plan(cls, plan: EpochPlan, processes: int) -> Workload:
+        """Average over the first updates of a plan, without the incomplete last one."""
+        updates = range(max(1, min(len(plan) - 1, _SAMPLED_UPDATES)))
+        batches = [plan.micro_batches(update) for update in updates]
+        loads = np.array([_loads(plan, parts, processes) for parts in batches])  # (updates, processes)
+        ids = np.concatenate(list(chain.from_iterable(batches)))
+        real_tokens = int((plan.src_lengths[ids] + plan.tgt_lengths[ids] + 2).sum())
+        return cls(
+            processes=processes,
+            micro_batches=sum(len(part) > 0 for part in chain.from_iterable(batches)) / len(batches),
+            useful=real_tokens / float(loads.sum()),
+            slowest=float(loads.max(axis=1).sum() / loads.mean(axis=1).sum()),
+        )
 
 
 @dataclass(frozen=True)
@@ -116,6 +153,15 @@ def describe_workload(work: Workload) -> str:
         f"{line}, {work.micro_batches / work.processes:.3g} for each of {work.processes} processes; "
         f"{work.efficiency:.1%} of their work is useful, and the busiest has {work.slowest - 1:.1%} more than the mean"
     )
+
+
+def _loads(plan: EpochPlan, parts: list[np.ndarray], processes: int) -> list[int]:
+    """Return the tokens of one update that each process computes, `(processes,)`."""
+    if plan.shape is not None:
+        tokens = [plan.shape.src_tokens + plan.shape.tgt_tokens] * len(parts)
+    else:
+        tokens = [int((plan.src_lengths[ids] + plan.tgt_lengths[ids] + 2).sum()) for ids in parts]
+    return [sum(tokens[rank::processes]) for rank in range(processes)]
 
 
 def micro_batch_multiple(recipe: Recipe, world: World) -> int:

@@ -41,7 +41,7 @@ class TrainState:
     micro_batch_tokens: token budget of a micro-batch; 0 before training
     processes:          world size of the last session; 0 before training
     device, precision:  of the last session; "" if unknown
-    workload:           load balance, see `nmt.train.workload.Workload`
+    workload:           load balance, see `nmt.train.batching.Workload`
     start:              SHA-256 of the initial model; "" without one
     start_score:        score of the initial model; None if unknown
     text:               fingerprint of the training text, see `nmt.alignment.term_markup.training_identity`

@@ -9,9 +9,8 @@ from nmt import pipeline
 from nmt.recipe import Recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.storage.sealed import manifest_digest
-from nmt.train import final_validation
-from nmt.train.final_validation import validate_average
 from nmt.train.state import TrainState
+from nmt.train.validate import Validation, validate_average
 from tests.train.run_tiny import train_tiny, with_train
 
 CPU = torch.device("cpu")
@@ -43,7 +42,7 @@ def test_an_average_worse_than_the_best_checkpoint_is_reported(
     averaged = pipeline._update_model(recipe)
     state = replace(state, best_validation={"valid/nll": 2.0}, best_step=6)
     for nll, is_reported in ((2.005, False), (2.02, True)):
-        monkeypatch.setattr(final_validation, "_validate", lambda *_, nll=nll: nll)
+        monkeypatch.setattr("nmt.train.validate.validate", lambda *_, nll=nll: Validation(nll, nll))
         capsys.readouterr()
         assert validate_average(recipe, state, averaged, CPU) == nll
         assert (
@@ -57,7 +56,7 @@ def test_the_nll_of_the_same_model_is_read_from_the_report(
 ) -> None:
     recipe, state = run
     averaged = pipeline._update_model(with_train(recipe, average_count=2))
-    monkeypatch.setattr(final_validation, "_validate", lambda *_: 3.0)
+    monkeypatch.setattr("nmt.train.validate.validate", lambda *_: Validation(3.0, 3.0))
     digest = manifest_digest(recipe.directory / "model")
     for report, expected in (
         ({"model": digest, "training": {"average_nll": 2.5}}, 2.5),

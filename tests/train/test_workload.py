@@ -11,8 +11,7 @@ from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.packing.packed import BatchShape
 from nmt.packing.shapes import UpdateStatistics
 from nmt.recipe import load_recipe
-from nmt.train.batching import describe_workload
-from nmt.train.workload import Workload
+from nmt.train.batching import Workload, describe_workload
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
