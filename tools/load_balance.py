@@ -63,7 +63,7 @@ def lengths_of(recipe: Recipe, given: Path | None, scratch: Path) -> tuple[PairS
     """Return a token store with the sentence lengths, and their description."""
     if given is not None or (recipe.data_directory / "prepare.json").exists():
         directory = given or recipe.data_directory
-        return open_corpus(directory).store, f"the corpus in {directory}"
+        return open_corpus(directory)[0], f"the corpus in {directory}"
     sizes = recipe.tokenizer.vocab_size, recipe.tokenizer.vocab_size
     tgt_tokens = UPDATES * recipe.train.batch_tokens
     longest = recipe.data.max_tokens

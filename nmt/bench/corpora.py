@@ -52,20 +52,14 @@ class LengthDistribution:
 WMT14 = LengthDistribution(src_mean=27.0, tgt_mean=28.0, deviation=0.585, correlation=0.956)
 
 
-@dataclass(frozen=True)
-class PreparedCorpus:
-    """Training pairs of a prepared corpus, with its vocabulary sizes."""
+def open_corpus(path: Path) -> tuple[PairStore, tuple[int, int]]:
+    """Open the prepared training pairs of a run directory or its `data` folder; raises UserError if missing.
 
-    store: PairStore
-    src_vocab_size: int
-    tgt_vocab_size: int
-
-
-def open_corpus(path: Path) -> PreparedCorpus:
-    """Open the prepared training pairs of a run directory or its `data` folder; raises UserError if missing."""
+    Returns them with the sizes of the source and target vocabularies.
+    """
     directory = find_prepared(path)
     sizes = load_prepared(directory).report["vocab_size"]
-    return PreparedCorpus(PairStore(directory, "train"), sizes["src"], sizes["tgt"])
+    return PairStore(directory, "train"), (sizes["src"], sizes["tgt"])
 
 
 def write_random_corpus(

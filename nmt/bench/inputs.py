@@ -54,24 +54,24 @@ def prepare_training_data(
             has_source=not recipe.is_language_model,
         )
         return spec, store
-    corpus = open_corpus(Path(lengths))
-    longest = 1 + int(max(corpus.store.src.lengths.max(), corpus.store.tgt.lengths.max()))
+    store, (src_size, tgt_size) = open_corpus(Path(lengths))
+    longest = 1 + int(max(store.src.lengths.max(), store.tgt.lengths.max()))
     if longest > recipe.model.max_positions:
         raise UserError(
             f"the corpus has sentences of {longest} tokens; the model has {recipe.model.max_positions} positions; "
             f"set model.max_positions={longest}"
         )
-    needed = max(corpus.src_vocab_size, corpus.tgt_vocab_size)
+    needed = max(src_size, tgt_size)
     if vocab_size is None:
-        if recipe.model.tied_embeddings == "three-way" and corpus.src_vocab_size != corpus.tgt_vocab_size:
+        if recipe.model.tied_embeddings == "three-way" and src_size != tgt_size:
             raise UserError(
-                f"the corpus has vocabularies of {corpus.src_vocab_size:,} and {corpus.tgt_vocab_size:,} tokens; "
+                f"the corpus has vocabularies of {src_size:,} and {tgt_size:,} tokens; "
                 "three-way tied embeddings need one vocabulary; set model.tied_embeddings=decoder"
             )
-        spec = replace(spec, src_vocab_size=corpus.src_vocab_size, tgt_vocab_size=corpus.tgt_vocab_size)
+        spec = replace(spec, src_vocab_size=src_size, tgt_vocab_size=tgt_size)
     elif vocab_size < needed:
         raise CommandError(f"--vocab-size must be at least {needed:,}, the corpus vocabulary size, got {vocab_size:,}")
-    return spec, corpus.store
+    return spec, store
 
 
 def _warn_of_unmeasured(train: TrainRecipe) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from nmt.bench import inputs
-from nmt.bench.corpora import PreparedCorpus
 from nmt.bench.inputs import DecodingRequest, prepare_decoding, prepare_training_data
 from nmt.bench.model_specs import ModelSpec, find_model_spec
 from nmt.bench.random_model import numbered_word_tokenizers, write_random_model
@@ -52,7 +51,7 @@ def test_prepared_corpus_sets_the_vocabulary(recipe: Path, tmp_path: Path, monke
     assert prepare_training_data(larger, run, tmp_path, 1, 4_000)[0].tgt_vocab_size == 4_000
     with pytest.raises(UserError, match="--vocab-size must be at least 600, the corpus vocabulary size, got 500"):
         prepare_training_data(find_model_spec(str(recipe), [], 500), run, tmp_path, 1, 500)
-    separate = PreparedCorpus(PairStore(Path(run) / "data", "train"), 600, 590)
+    separate = PairStore(Path(run) / "data", "train"), (600, 590)
     with monkeypatch.context() as patch:
         patch.setattr(inputs, "open_corpus", lambda _: separate)
         with pytest.raises(UserError, match="vocabularies of 600 and 590 tokens; three-way tied embeddings need one"):
