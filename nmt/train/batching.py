@@ -18,7 +18,7 @@ from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train.compilation import has_fixed_shapes
 from nmt.train.data import TrainingData
-from nmt.train.memory import MemoryProbe, checkpoint_copy_bytes, fit_micro_batch, missing_moment_bytes
+from nmt.train.memory import MemoryProbe, checkpoint_copy_bytes, missing_moment_bytes
 from nmt.train.state import TrainState
 from nmt.train.update import Updater
 
@@ -102,12 +102,17 @@ class Batching:
         if has_fixed_shapes(recipe, world, updater.precision):
             shapes = partial(statistics.shape, multiple=multiple)
         plan = plan_of_epoch(recipe, text, statistics, multiple)
-        if (budget := _known_budget(recipe, world, state)) is None:
+        budget, longest = _known_budget(recipe, world, state), recipe.data.max_tokens + 1
+        if budget is None:
             reserve = missing_moment_bytes(updater.optimizer) + checkpoint_copy_bytes(
                 updater.model, averages, world.device
             )
             probe = MemoryProbe(updater.loss, plan, world, updater.precision, reserve, shapes)
-            budget = fit_micro_batch(recipe.train.micro_batch_tokens, recipe.data.max_tokens + 1, probe)
+            if recipe.train.micro_batch_tokens == "auto":
+                budget = probe.largest_budget(longest)
+            else:
+                budget = recipe.train.micro_batch_tokens
+                probe.require(budget, longest)
         shape = shapes(budget) if shapes else None
         workload = Workload.from_plan(replace(plan, micro_batch_tokens=budget, shape=shape), world.size)
         return cls(statistics.src_tokens, budget, multiple, shape, workload)

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 import torch
@@ -253,14 +252,6 @@ class MemoryProbe:
         """Activation checkpointing as a remedy in messages, unless it is already set."""
         is_set = self.loss.model.encoder.activation_checkpointing
         return "" if is_set else ", or set train.activation_checkpointing to true"
-
-
-def fit_micro_batch(budget: int | Literal["auto"], at_least: int, probe: MemoryProbe) -> int:
-    """Return the budget of a recipe if it fits, or for "auto" the largest that fits; else raise UserError."""
-    if budget == "auto":
-        return probe.largest_budget(at_least)
-    probe.require(budget, at_least)
-    return budget
 
 
 def _round_up(tokens: int) -> int:

@@ -33,7 +33,6 @@ from nmt.train.memory import (
     MemoryProbe,
     MicroBatchShape,
     checkpoint_copy_bytes,
-    fit_micro_batch,
     heaviest_shape,
     missing_moment_bytes,
 )
@@ -330,8 +329,8 @@ def test_the_error_names_the_largest_budget_that_fits() -> None:
 @pytest.mark.parametrize("best", [256, 2_304])
 def test_auto_selects_the_largest_budget_with_a_margin(best: int) -> None:
     probe = probe_with(need_with_margin(best))
-    assert fit_micro_batch("auto", 61, probe) == best
-    assert fit_micro_batch(200, 61, probe) == 200
+    assert probe.largest_budget(61) == best
+    probe.require(200, 61)
 
 
 @pytest.mark.slow
