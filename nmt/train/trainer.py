@@ -160,7 +160,8 @@ class Trainer:
         if is_main:
             validates_again = state.validation_due or state.step == 0
             metrics = MetricsWriter(self.recipe.directory, state.step, validates_again=validates_again)
-        bar = progress("training", recipe.max_steps, "updates", done=state.step) if is_main else nullcontext()
+        silent = nullcontext(ProgressBar.silent())
+        bar = progress("training", recipe.max_steps, "updates", done=state.step) if is_main else silent
         try:
             with self.batches() as batches, stop_requests() as stop, self.writer, bar as progress_bar:
                 for problem in schedule_problems(recipe, batches.last_update(state.step)) if is_main else ():
@@ -195,7 +196,7 @@ class Trainer:
         )
 
     def _loop(
-        self, batches: TrainingBatches, stop: StopRequest, metrics: MetricsWriter | None, bar: ProgressBar | None
+        self, batches: TrainingBatches, stop: StopRequest, metrics: MetricsWriter | None, bar: ProgressBar
     ) -> None:
         state, recipe = self.state, self.train_recipe
         running = RunningMetrics(state.unlogged, self.world)
@@ -226,8 +227,7 @@ class Trainer:
             is_regular = is_kept or self._is_due(recipe.save_every)
             if is_regular or stop.agreed:
                 self._save(running, is_interim=not is_regular)
-            if bar is not None:
-                bar.advance(1)
+            bar.advance(1)
             self._exit_if_stopped(stop)
             self.writer.check()
             if self._is_due(recipe.validate_every) or self._is_due(recipe.save_every):
@@ -297,10 +297,10 @@ class Trainer:
                 pairs += f" and {unlisted} more"
             warn(f"skipped {update.name}: the gradient is not finite; pairs {pairs}")
 
-    def _log(self, running: RunningMetrics, metrics: MetricsWriter | None, bar: ProgressBar | None) -> None:
+    def _log(self, running: RunningMetrics, metrics: MetricsWriter | None, bar: ProgressBar) -> None:
         """Write the means since the last log line."""
         sums, state = running.sums(self.world), self.state
-        if metrics is None or bar is None or not sums["tokens"]:
+        if metrics is None or not sums["tokens"]:
             return
         speed = sums["tokens"] / max(sums["seconds"], 1e-9)
         values = {
@@ -348,26 +348,21 @@ class Trainer:
             elif is_best:
                 line += " (best)"
             say(line)
-            self._warn_if_diverged(values[f"{prefix}nll"])
+            nll = values[f"{prefix}nll"]
+            if not math.isfinite(perplexity(nll)):
+                warn(
+                    f"the validation nll of step {state.step:,} is {nll:.5g}: training has diverged; train under "
+                    "another name with a lower train.learning_rate, a longer warm-up, or gradient clipping "
+                    "(train.clip_norm)"
+                )
         return state.step in state.best_steps(self.train_recipe.keep_best)
-
-    def _warn_if_diverged(self, nll: float) -> None:
-        if not math.isfinite(perplexity(nll)):
-            warn(
-                f"the validation nll of step {self.state.step:,} is {nll:.5g}: training has diverged; train under "
-                "another name with a lower train.learning_rate, a longer warm-up, or gradient clipping "
-                "(train.clip_norm)"
-            )
 
     def _score(self, values: Mapping[str, float], prefix: str) -> float:
         """Return the score of a validation, which selects the best checkpoints; higher is better."""
         if self.train_recipe.best_metric == "bleu":
             return values.get(f"{prefix}bleu", -math.inf)
-        return (
-            -values[f"{prefix}{self.train_recipe.best_metric}"]
-            if math.isfinite(values[f"{prefix}perplexity"])
-            else -math.inf
-        )
+        has_diverged = not math.isfinite(values[f"{prefix}perplexity"])
+        return -math.inf if has_diverged else -values[f"{prefix}{self.train_recipe.best_metric}"]
 
     def _validate_start(self, stop: StopRequest, metrics: MetricsWriter | None) -> None:
         """Validate the initial model, which has no checkpoint in this run and cannot be the best."""
