@@ -30,30 +30,22 @@ class RelativePositions(nn.Module):
     ) -> Tensor:
         """Attention within each sentence; q, k, v: (total, num_heads, d_head) -> the same shape.
 
+        Computes `scaled_dot_product` for query i, keys k_j + a^K_ij and values v_j + a^V_ij (equations 3 and 4).
         Sentences are contiguous in padded rows, so distances of columns are distances of positions.
         """
         rows = sentences.attention_rows(sentences, causal=causal)
         q, k, v = pad(q, rows.queries), pad(k, rows.keys), pad(v, rows.keys)  # (rows, num_heads, width, d_head)
         column = torch.arange(rows.queries.width, device=q.device)
-        relative_k, relative_v = self.vectors(column - column[:, None]).to(q.dtype).unbind(0)
+        relative_k, relative_v = self.vectors(column - column[:, None]).to(q.dtype).unbind(0)  # (width, width, d_head)
         with torch.autocast(q.device.type, enabled=False):  # as in `attend`
-            out = relative_dot_product(q, k, v, relative_k, relative_v, rows.mask, p)
+            q = q / math.sqrt(q.shape[-1])
+            by_distance = torch.einsum("...id,ijd->...ij", q, relative_k)
+            scores = q @ k.transpose(-2, -1) + by_distance + rows.mask.to(q.dtype)
+            weights = dropout(torch.softmax(scores, dim=-1), p)
+            out = weights @ v + torch.einsum("...ij,ijd->...id", weights, relative_v)
         return unpad(out, rows.queries)
 
     def vectors(self, distances: Tensor) -> Tensor:
         """Key position minus query position (...) int64 -> vectors (2, ..., d_head) for keys and values."""
         bucket = distances.clamp(-self.max_distance, self.max_distance) + self.max_distance
         return torch.stack([F.embedding(bucket, self.keys), F.embedding(bucket, self.values)])
-
-
-def relative_dot_product(
-    q: Tensor, k: Tensor, v: Tensor, relative_k: Tensor, relative_v: Tensor, mask: Tensor, p: float
-) -> Tensor:
-    """The output of `scaled_dot_product` for query i, keys k_j + a^K_ij and values v_j + a^V_ij (equations 3 and 4).
-
-    q, k, v: (..., len, d_head); relative_k, relative_v: (len, len, d_head), by query i and key j
-    """
-    q = q / math.sqrt(q.shape[-1])
-    scores = q @ k.transpose(-2, -1) + torch.einsum("...id,ijd->...ij", q, relative_k) + mask.to(q.dtype)
-    weights = dropout(torch.softmax(scores, dim=-1), p)
-    return weights @ v + torch.einsum("...ij,ijd->...id", weights, relative_v)
