@@ -50,11 +50,12 @@ class MetricsWriter:
             )
         self._lines.write(json.dumps(finite({"step": step, **values}), allow_nan=False) + "\n")
         self._lines.flush()
-        self._tensorboard.write_scalars(step, values)
+        for name, value in values.items():
+            self._tensorboard.write(step, summary=self._tensorboard.summary.scalar(name, value))
 
     def text(self, step: int, name: str, text: str) -> None:
         """Write Markdown, such as sample translations, to TensorBoard."""
-        self._tensorboard.write_text(step, name, text)
+        self._tensorboard.write(step, summary=self._tensorboard.summary.text(name, text))
 
     def close(self) -> None:
         """Flush and close the files."""
@@ -73,28 +74,20 @@ class _EventFile:
         from torch.utils.tensorboard import summary  # noqa: PLC0415
 
         events: Any = event_pb2  # its classes are created at run time
-        self._event, self._summary = events.Event, summary
+        self._event, self.summary = events.Event, summary
         directory.mkdir(exist_ok=True)
         name = f"events.out.tfevents.{time.time():.9f}.{socket.gethostname()}.{os.getpid()}"
         self._file = (directory / name).open("xb")
         self._records = RecordWriter(self._file)
-        self._write(first_step, file_version="brain.Event:2")
-        self._write(first_step, session_log=events.SessionLog(status=events.SessionLog.START))
-
-    def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Write numbers by name."""
-        for name, value in values.items():
-            self._write(step, summary=self._summary.scalar(name, value))
-
-    def write_text(self, step: int, name: str, text: str) -> None:
-        """Write Markdown."""
-        self._write(step, summary=self._summary.text(name, text))
+        self.write(first_step, file_version="brain.Event:2")
+        self.write(first_step, session_log=events.SessionLog(status=events.SessionLog.START))
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _write(self, step: int, **content: Any) -> None:
+    def write(self, step: int, **content: Any) -> None:
+        """Write an event."""
         self._records.write(self._event(wall_time=time.time(), step=step, **content).SerializeToString())
         self._file.flush()
 
