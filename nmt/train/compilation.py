@@ -12,8 +12,6 @@ accumulate, and kernels for thousands of tokens hide the launch overhead anyway.
 
 from __future__ import annotations
 
-from typing import assert_never
-
 import torch
 
 from nmt.devices.precision import ComputeType, torch_dtype
@@ -37,15 +35,8 @@ def is_one_graph(recipe: Recipe, world: World, precision: ComputeType) -> bool:
 
 def has_fixed_shapes(recipe: Recipe, world: World, precision: ComputeType) -> bool:
     """Return whether all micro-batches have one shape."""
-    match recipe.train.shapes:
-        case "auto":
-            return is_one_graph(recipe, world, precision)
-        case "fixed":
-            return True
-        case "packed":
-            return False
-        case _:
-            assert_never(recipe.train.shapes)
+    shapes = recipe.train.shapes
+    return is_one_graph(recipe, world, precision) if shapes == "auto" else shapes == "fixed"
 
 
 def compile_layers(model: TranslationModel, guidance: Guidance | None, backend: str = "inductor") -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, assert_never
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,19 +76,12 @@ class Adam:
 def build_optimizer(model: nn.Module, recipe: TrainRecipe) -> Adam:
     """Return the optimizer of a recipe; the updater sets the learning rate."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    match recipe.optimizer:
-        case "adam":
-            groups = [{"params": parameters, "weight_decay": 0.0}]
-        case "adamw":
-            matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
-            others = [parameter for parameter in parameters if parameter.ndim < 2]
-            groups = [
-                {"params": matrices, "weight_decay": recipe.weight_decay},
-                {"params": others, "weight_decay": 0.0},
-            ]
-        case _:
-            assert_never(recipe.optimizer)
     is_adamw = recipe.optimizer == "adamw"
+    groups = [{"params": parameters, "weight_decay": 0.0}]
+    if is_adamw:
+        matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
+        others = [parameter for parameter in parameters if parameter.ndim < 2]
+        groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
     return Adam(groups, betas=recipe.adam_betas, epsilon=recipe.adam_epsilon, decoupled=is_adamw)
 
 
