@@ -195,7 +195,10 @@ class ClassifierTrainer:
         if self._is_finished():
             require_used_options(self.recipe, state, directory)
         log_resuming(self.recipe, state, directory)
-        record_changes(self.recipe, state, directory, is_finished=self._is_finished())
+        if self._is_finished() and str(state.step) not in state.scores:  # an interrupted run ends here
+            state.validation_due = True
+        is_finished = self._is_finished() and not state.validation_due
+        record_changes(self.recipe, state, directory, is_finished=is_finished)
         load_tensors(self.model, checkpoint.model)
         load_optimizer_tensors(self.optimizer, self.model, checkpoint.optimizer)
 

@@ -109,6 +109,27 @@ def test_a_stopped_run_resumes_bit_for_bit(reviews: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("earlier", [(), ("train.validate_every=2",)])
+def test_an_interrupted_run_can_end_where_it_stopped(
+    earlier: tuple[str, ...], reviews: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = ClassifierTrainer._update
+
+    def stop_at_3(self: ClassifierTrainer, *arguments: Any) -> float:
+        if self.state.step == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return update(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClassifierTrainer, "_update", stop_at_3)
+        with pytest.raises(Stopped):
+            train(*earlier)
+    train("train.max_steps=3", *earlier)
+    report = json.loads((reviews / "runs/reviews/report.json").read_text())
+    assert report["steps"] == 3 and "3" in last_checkpoint(reviews / "runs/reviews").state["scores"]
+
+
+@pytest.mark.slow
 def test_micro_batches_give_the_gradient_of_the_whole_update(reviews: Path) -> None:
     options = ("model.dropout=0.0", "train.max_steps=1", "data.max_tokens=63")
     train("run_dir=one", "train.micro_batch_tokens=512", *options)
