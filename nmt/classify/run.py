@@ -66,6 +66,11 @@ def train_classifier(recipe: ClassificationRecipe) -> str:
         if not path.is_file() or is_replaceable(path):  # not the user's own recipe
             write_file(path, dump_recipe(recipe).encode())
         state = trainer.run()
+        if not state.best_step:
+            raise UserError(
+                f"no validation nll of {recipe.directory} is finite: training has diverged; train under another name "
+                "with a lower train.learning_rate, a longer warm-up, or gradient clipping (train.clip_norm)"
+            )
         checkpoint = checkpoint_directory(recipe.directory, state.best_step)
         best = TextClassifier.load(checkpoint, str(device), recipe.train.precision)
         out = recipe.directory / "model"

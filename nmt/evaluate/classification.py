@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -80,7 +81,12 @@ def score_classes(
 
 
 def calibration_error(confidence: NDArray[np.floating], correct: NDArray[np.bool_]) -> float:
-    """Return the expected calibration error of confidences (examples,) in (0, 1]; bins exclude their lower bound."""
+    """Return the expected calibration error of confidences (examples,) in (0, 1]; bins exclude their lower bound.
+
+    Returns NaN for a diverged model, whose confidences are NaN.
+    """
+    if np.isnan(confidence).any():
+        return math.nan
     bins = np.clip(np.ceil(confidence * NUM_BINS).astype(np.int64) - 1, 0, NUM_BINS - 1)
     gaps = np.bincount(bins, weights=correct - confidence, minlength=NUM_BINS)
     return float(np.abs(gaps).sum() / len(confidence))

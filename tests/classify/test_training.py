@@ -129,6 +129,13 @@ def test_an_interrupted_run_can_end_where_it_stopped(
     assert report["steps"] == 3 and "3" in last_checkpoint(reviews / "runs/reviews").state["scores"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_diverged_classifier_is_an_error(reviews: Path) -> None:
+    with pytest.raises(UserError, match=r"^no validation nll of runs/reviews is finite: training has diverged; train "):
+        train("train.learning_rate=1e38", "train.warmup_steps=1", "train.max_steps=1", "train.validate_every=1")
+    assert not (reviews / "runs/reviews/model").exists()
+
+
 @pytest.mark.slow
 def test_micro_batches_give_the_gradient_of_the_whole_update(reviews: Path) -> None:
     options = ("model.dropout=0.0", "train.max_steps=1", "data.max_tokens=63")

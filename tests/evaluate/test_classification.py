@@ -53,6 +53,10 @@ def test_calibration_error_is_that_of_the_definition() -> None:
     assert calibration_error(confidence, correct) == pytest.approx(expected)
 
 
+def test_the_calibration_error_of_a_diverged_classifier_is_nan() -> None:
+    assert math.isnan(calibration_error(np.array([math.nan, 0.5]), np.array([True, False])))
+
+
 def test_the_calibration_error_of_fully_confident_classifiers_is_their_error_rate() -> None:
     assert calibration_error(np.ones(4), np.array([True] * 4)) == 0
     assert calibration_error(np.ones(4), np.array([True, False, False, False])) == pytest.approx(0.75)
