@@ -103,13 +103,12 @@ class ClassifierTrainer:
                 state.update = 0
                 plan = self._plan()
             state.seconds += time.perf_counter() - started
-            is_last = self._is_finished()
-            if is_last or state.step % options.log_every == 0:
+            state.validation_due = self._is_finished() or state.step % options.validate_every == 0
+            if state.validation_due or state.step % options.log_every == 0:  # a validation may end the run
                 rate = self.optimizer.param_groups[0]["lr"]
                 values = {"train/loss": loss, "train/learning_rate": rate, "train/epoch": state.epochs}
                 metrics.write(state.step, values)
                 bar.advance(0, f"training epoch {math.ceil(state.epochs)}, loss {loss:.3f}")
-            state.validation_due = is_last or state.step % options.validate_every == 0
             is_validated = state.validation_due and not stop.status
             if is_validated:
                 self._validate(metrics)

@@ -129,6 +129,15 @@ def test_an_interrupted_run_can_end_where_it_stopped(
     assert report["steps"] == 3 and "3" in last_checkpoint(reviews / "runs/reviews").state["scores"]
 
 
+@pytest.mark.slow
+def test_the_last_update_has_a_line_in_the_metrics_if_patience_ends_the_run(reviews: Path) -> None:
+    train("train.learning_rate=1e-9", "train.validate_every=1", "train.patience=1", "train.max_steps=50")
+    lines = [json.loads(line) for line in (reviews / "runs/reviews/metrics.jsonl").read_text().splitlines()]
+    last = max(line["step"] for line in lines)
+    assert last < 20  # log_every
+    assert [line["step"] for line in lines if "train/loss" in line][-1] == last
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_diverged_classifier_is_an_error(reviews: Path) -> None:
     with pytest.raises(UserError, match=r"^no validation nll of runs/reviews is finite: training has diverged; train "):
