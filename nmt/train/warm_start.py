@@ -251,21 +251,21 @@ def _optimizer_file(directory: Path) -> Path:
 def freeze(model: TranslationModel, patterns: tuple[str, ...]) -> None:
     """Freeze parameters.
 
-    A pattern is `encoder`, `decoder`, `embeddings`, or a parameter name with wildcards. Raises UserError if a pattern
-    matches nothing, or if nothing is left to train.
+    A pattern is `encoder`, `decoder`, `embeddings`, or a parameter name with wildcards. Tied embeddings have several
+    names. Raises UserError if a pattern matches nothing, or if nothing is left to train.
     """
-    parameters = dict(model.named_parameters())
-    frozen: set[str] = set()
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    frozen: set[Tensor] = set()
     for pattern in patterns:
         globs = _PARTS.get(pattern, (pattern,))
-        matching = {name for name in parameters if any(fnmatchcase(name, glob) for glob in globs)}
+        matching = {x for name, x in parameters.items() if any(fnmatchcase(name, glob) for glob in globs)}
         if not matching:
             raise UserError(
                 f"train.freeze: {pattern!r} matches no parameter; it must be encoder, decoder, embeddings "
                 f"or a name pattern such as {next(iter(parameters))!r}; correct it"
             )
         frozen |= matching
-    if len(frozen) == len(parameters):
+    if len(frozen) == len(set(parameters.values())):
         raise UserError("train.freeze leaves no parameters to train; freeze fewer")
-    for name in frozen:
-        parameters[name].requires_grad_(False)
+    for parameter in frozen:
+        parameter.requires_grad_(False)

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from nmt.checkpoint import read_tensors
-from nmt.recipe import load_recipe, load_saved_recipe
+from nmt.models import build_model
+from nmt.recipe import ModelRecipe, load_recipe, load_saved_recipe
 from nmt.storage.model_metadata import read_model_recipe
 from nmt.storage.run_folder import find_model, list_checkpoints
 from nmt.text.tokenizer import Tokenizers
 from nmt.train.state import require_same_run
-from nmt.train.warm_start import with_start_model
+from nmt.train.warm_start import freeze, with_start_model
 from tests.calling import Nmt, one_line
 from tests.train.small_run import RECIPE, flip_a_bit
 from tests.train.small_run import recipe as recipe
@@ -31,6 +32,25 @@ def test_a_start_model_of_another_architecture_is_an_early_error(recipe: Path, t
     status, _, err = nmt("train", recipe, *options)
     assert status == 1
     assert "model.d_ff is 2048 in the initial model and 32 in the recipe; they must be equal" in one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("tied", "pattern", "frozen"),
+    [
+        ("three-way", "src_embedding.*", (True, True, True)),
+        ("three-way", "*embedding*", (True, True, True)),
+        ("decoder", "*embedding*", (True, True, True)),
+        ("decoder", "tgt_embedding.*", (False, True, True)),
+        ("decoder", "src_embedding.*", (True, False, False)),
+    ],
+)
+def test_patterns_match_tied_embeddings_by_each_name(tied: str, pattern: str, frozen: tuple[bool, ...]) -> None:
+    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    recipe = ModelRecipe.model_validate({**sizes, "positions": "learned", "tied_embeddings": tied})
+    model = build_model(recipe, 20, 20)
+    freeze(model, (pattern,))
+    names = ("src_embedding.weight", "tgt_embedding.weight", "output.weight")
+    assert tuple(not model.get_parameter(name).requires_grad for name in names) == frozen
 
 
 @pytest.mark.slow
