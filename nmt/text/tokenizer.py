@@ -303,8 +303,9 @@ class Tokenizers:
 
 
 def is_sentencepiece(path: Path) -> bool:
-    """Return whether a path is a SentencePiece model, or a directory with nothing but one model per side."""
-    return path.is_file() or (path.is_dir() and {file.name for file in path.iterdir()} == {_SRC_FILE, _TGT_FILE})
+    """Return whether a path is a SentencePiece model, or a directory with nothing but one model, or one per side."""
+    names = {file.name for file in path.iterdir()} if path.is_dir() else set()
+    return path.is_file() or names in ({_JOINT_FILE}, {_SRC_FILE, _TGT_FILE})
 
 
 def planned_vocab_size(recipe: TokenizerRecipe, num_symbols: int) -> int:

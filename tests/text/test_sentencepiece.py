@@ -7,6 +7,7 @@ import pytest
 import sentencepiece
 
 from nmt.data.encoding import SentenceEncoder
+from nmt.data.reused_tokenizers import find_tokenizers
 from nmt.errors import UserError
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.text.tokenizer import Tokenizers
@@ -62,6 +63,13 @@ def test_the_pieces_are_those_of_sentencepiece(algorithm: str, options: dict[str
     assert tokenizer.options()["lowercase"] == (options.get("normalization_rule_name") == "nmt_nfkc_cf")
     path.write_bytes(tokenizer.model)
     assert Tokenizers.load(path).src.model == tokenizer.model
+
+
+def test_a_directory_has_one_model(tmp_path: Path) -> None:
+    train(tmp_path / "tokenizer.model", vocab_size=300)
+    (tmp_path / "tokenizer.vocab").unlink()
+    tokenizers = Tokenizers.load(tmp_path)
+    assert (tokenizers.src.vocab_size, tokenizers.joint, find_tokenizers(tmp_path)) == (301, True, tmp_path)
 
 
 def test_a_directory_has_a_model_per_side(tmp_path: Path) -> None:
