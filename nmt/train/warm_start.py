@@ -50,17 +50,16 @@ def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
     start = recipe.train.start_from
     if (source := start or recipe.tokenizer.start_from) is None:
         return recipe
-    recipe = _with_tokenizer_of(source, recipe, warns=warns)
-    if start is None:
-        return revalidate(recipe)
-    architecture = _architecture(start, recipe.directory)
-    explicit = recipe.model.model_dump(include=recipe.model.model_fields_set)
-    if differences := _differences(architecture, architecture.model_copy(update=explicit)):
-        raise UserError(
-            f"train.start_from {start}: {differences}; they must be equal; correct or remove the model section"
-        )
-    model = ModelRecipe.model_validate(architecture.model_dump() | explicit)
-    return revalidate(recipe.model_copy(update={"model": model}))
+    if start is not None:
+        architecture = _architecture(start, recipe.directory)
+        explicit = recipe.model.model_dump(include=recipe.model.model_fields_set)
+        if differences := _differences(architecture, architecture.model_copy(update=explicit)):
+            raise UserError(
+                f"train.start_from {start}: {differences}; they must be equal; correct or remove the model section"
+            )
+        model = ModelRecipe.model_validate(architecture.model_dump() | explicit)
+        recipe = recipe.model_copy(update={"model": model})
+    return revalidate(_with_tokenizer_of(source, recipe, warns=warns))
 
 
 def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:

@@ -121,6 +121,9 @@ def test_options_of_a_reused_tokenizer_that_have_no_effect_are_named_once(
     symbols = f"tokenizer.user_symbols=['<q>', '{piece}']"
     err = nmt("prepare", recipe, f"run_dir={tmp_path / 'symbols'}", start[1], symbols)[2]
     assert f'no effect: tokenizer.user_symbols = ["{piece}"] (already ordinary tokens); remove them' in err
+    file = tuned / "data" / "tokenizer.model"
+    err = nmt("train", recipe, f"run_dir={tmp_path / 'file'}", f"train.start_from={file}", *chosen)[2]
+    assert f"{file} is a file; expected a model directory" in one_line(err) and "have no effect" not in err
     status, _, err = nmt("train", recipe, *start, "tokenizer.user_symbols=['<q>']", "train.max_steps=4")
     assert status == 0 and "have no effect" not in err, err
     if command == "train":
