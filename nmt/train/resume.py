@@ -215,9 +215,11 @@ def require_used_options(recipe: AnyRecipe, state: TrainState, checkpoint: Path)
             f"at least {state.step}, which ends the run here"
         )
     names = _UPDATE_OPTIONS if recipe.train.max_steps == state.step else ("max_steps", *_UPDATE_OPTIONS)
-    pairs = [(name, getattr(recipe.train, name), getattr(before.train, name)) for name in names]
+    changed: list[str] = []
+    for name in names:
+        changed += differences(f"train.{name}", getattr(recipe.train, name), getattr(before.train, name))
     limits = " and ".join(state.limits_reached(recipe.train))
-    if changed := [f"train.{name} is {now!r}, was {then!r}" for name, now, then in pairs if now != then]:
+    if changed:
         end = f"would end at step {state.step}" if is_interrupted else "is already trained"
         raise UserError(
             f"{recipe.directory} {end}, and {'; '.join(changed)}: no update used this value; restore the old one, "

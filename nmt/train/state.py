@@ -290,7 +290,7 @@ def _shorten(value: object) -> str:
         return "not set"
     if isinstance(value, dict):
         return "a table"
-    text = str(value)
+    text = str(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 

@@ -200,6 +200,7 @@ def test_a_refused_recipe_is_not_written_into_the_run(recipe: Path, tmp_path: Pa
     for option, message in (
         ("train.optimizer=adamw", "train.optimizer is adamw, was adam"),
         (f"train.start_from={run}", f"train.start_from is {run}, was not set"),
+        ("train.freeze=['encoder']", "train.freeze is ['encoder'], was []"),
     ):
         status, _, err = nmt("train", recipe, f"run_dir={run}", "train.max_steps=4", option)
         assert status == 1

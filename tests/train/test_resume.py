@@ -220,9 +220,10 @@ def test_a_finished_run_rejects_other_micro_batches_and_another_best_metric(
         "activation_checkpointing": (True, False),
         "shapes": ("fixed", "auto"),
         "best_metric": ("bleu", "loss"),
+        "adam_betas": ([0.8, 0.98], [0.9, 0.98]),
     }
     for option, (value, before) in changes.items():
-        message = re.escape(f"train.{option} is {value!r}, was {before!r}: no update used this value")
+        message = re.escape(f"train.{option} is {value}, was {before}: no update used this value")
         with pytest.raises(UserError, match=message):
             train_tiny(with_train(recipe, validate_bleu_every=6, **{option: value}), tiny_data)
     messages = capsys.readouterr().err
