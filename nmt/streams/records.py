@@ -228,7 +228,10 @@ class RecordReader:
                 raise AssertionError("not an input format of lines")
 
     def read_document(self, lines: Iterable[str], name: str) -> Iterator[Record]:
-        """Parse the document `name` and yield its segments; raises UserError for a subtitle file without subtitles."""
+        """Parse the document `name` and yield its segments; a missing final line feed is added.
+
+        Raises UserError for a subtitle file without subtitles.
+        """
         document = "".join(f"{line}\n" for line in lines)
         segments = html_segments(document) if self.format == "html" else srt_segments(document)
         if self.format == "srt" and document.strip() and not has_subtitles(document):
