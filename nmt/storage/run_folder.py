@@ -101,7 +101,7 @@ def find_model(path: Path, description: str = MODEL) -> Path:
             raise UserError(f"{path} is a classifier; expected a translation model; use it with nmt classify")
         if description == CLASSIFIER and (directory / MODEL).is_file():
             raise UserError(
-                f"{path} is a translation model; expected a classifier; train one with nmt train-classifier"
+                f"{path} is a translation or language model; expected a classifier; train one with nmt train-classifier"
             )
     if (path / "model" / MANIFEST).is_file():
         return path / "model"
