@@ -107,7 +107,9 @@ def decode(
         Path | None,
         typer.Option(help="With random weights and --input: a run, or a directory with a tokenizer."),
     ] = None,
-    sentences: Annotated[int, typer.Option(min=1, help="Number of sentences, from the start of the file.")] = 256,
+    sentences: Annotated[
+        int, typer.Option(min=1, help="Maximum number of sentences, from the start of the file.")
+    ] = 256,
     vocab_size: VocabSize = None,
     output_tokens: Annotated[
         int | None,
