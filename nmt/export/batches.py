@@ -18,10 +18,14 @@ _MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.0002, 0.001
 
 @dataclass(eq=False)
 class Batch:
-    """Sentences that are decoded together: their indices, the call that posts them, and the results of that call."""
+    """Sentences that are decoded together: their indices, the call that posts them, and the results of that call.
+
+    length_exponent: CTranslate2 divides log-probabilities by this power of the output length
+    """
 
     indices: list[int]
     post: Callable[[], list[Any]]
+    length_exponent: float
     results: list[Any] = field(default_factory=list)
 
     @property

@@ -7,8 +7,9 @@ Scores   CTranslate2 excludes a prefix from its scores, and renormalizes over th
          exact scores are needed, its score_batch rescores the outputs in one pass: true log-probabilities that include
          EOS and a prefix. If more hypotheses end than it returns, it drops those with the lowest scores of its own;
          with a prefix, a longer search therefore returns all, and `_until_stop` selects those that nmt finds.
-Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the closest n^alpha and returns all
-         hypotheses, which are then ranked by the GNMT penalty.
+Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the closest n^alpha and returns
+         `beam_size` hypotheses, which are then ranked by the GNMT penalty. For n-best lists, a longer search returns
+         all, as with a prefix. It is too slow for one translation, which is hardly ever the one that is dropped.
 Limits   A call has one maximum length for all its sentences. Sentences with different limits are searched separately,
          because a longer search may also find a different output within the limit.
 EOS      At the limit, CTranslate2 returns hypotheses without EOS, and ranks them with those that end. nmt forces them
@@ -70,8 +71,9 @@ _NO_REQUIRED = (
 )
 _NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes that end within a word; use --engine torch"
 
-# With this exponent of the length penalty, CTranslate2 ranks the longest hypotheses last.
-_LONGEST_LAST = -10.0
+# With this exponent of the length penalty, CTranslate2 ranks the longest hypotheses last. Scores of 10,000 tokens fit
+# into float32.
+_LONGEST_LAST = -8.0
 
 _MAX_POSTED_BATCHES = 3  # per translator
 
@@ -137,11 +139,11 @@ class CTranslate2Engine:
 
         def finish() -> list[list[Hypothesis]]:
             try:
-                outputs = self._collect(batches, options)
+                outputs = self._collect(batches)
             finally:
                 reporter.release()
-            if options.beam_size > 1:
-                outputs |= {i: _until_stop(outputs[i], options) for i, prefix in enumerate(prefixes) if prefix}
+            longer = [i for i, prefix in enumerate(prefixes) if _drops_others(options, bool(prefix))]
+            outputs |= {i: _until_stop(outputs[i], options) for i in longer}
             at_limit = {i: found for i, found in outputs.items() if not all(output.has_eos for output in found)}
             outputs |= self._end_at_limit(tasks, at_limit, bounds, options, batch_tokens)
             suppresses = options.forbidden or options.no_repeat_ngram or options.min_tokens or options.min_length_ratio
@@ -224,7 +226,7 @@ class CTranslate2Engine:
         started = []
         for (longest, shortest, has_prefix), indices in groups.items():
             searched = self._arguments(options, longest, shortest)
-            if has_prefix and options.beam_size > 1:
+            if _drops_others(options, has_prefix):
                 searched |= _longer_search(options) | {"length_penalty": _LONGEST_LAST}
             searched |= arguments
             lengths = [(len(tasks[i].sentence), len(tasks[i].prefix)) for i in indices]
@@ -242,18 +244,17 @@ class CTranslate2Engine:
         prefixes = [[self._tgt_pieces[token] for token in tasks[i].prefix] for i in indices]
         target_prefix = prefixes if any(prefixes) else None
         post = partial(self._translator.translate_batch, sources, target_prefix=target_prefix, **arguments)
-        return Batch(indices, post)
+        return Batch(indices, post, arguments["length_penalty"])
 
-    def _collect(self, batches: Sequence[Batch], options: SearchOptions) -> dict[int, list[_Output]]:
+    def _collect(self, batches: Sequence[Batch]) -> dict[int, list[_Output]]:
         """Wait for the outputs of each task, by index."""
         outputs = {}
-        exponent = length_exponent(options)
         try:
             for batch in batches:
                 self._queue.wait(batch)
                 with engine_errors():
                     for i, result in zip(batch.indices, batch.results, strict=True):
-                        outputs[i] = self._outputs(result.result(), exponent)
+                        outputs[i] = self._outputs(result.result(), batch.length_exponent)
         except BaseException:  # such as KeyboardInterrupt; later calls would wait for the other batches
             self._queue.cancel(set(batches))
             raise
@@ -285,7 +286,7 @@ class CTranslate2Engine:
                 earlier[i] = (longest - 1, shortest)
         # The first search finished too few hypotheses to stop; up to `beam_size` more may be alive.
         batches = self._start(tasks, earlier, options, batch_tokens, _longer_search(options))
-        return ended | self._collect(batches, options)
+        return ended | self._collect(batches)
 
     def _outputs(self, result: Any, exponent: float) -> list[_Output]:
         """Convert the distinct hypotheses of one task. Those of greedy search have no score: 0 stands for it."""
@@ -324,6 +325,12 @@ def search_arguments(options: SearchOptions, tgt_pieces: Sequence[str]) -> dict[
         "suppress_sequences": [[tgt_pieces[token] for token in sequence] for sequence in suppressed],
         "return_end_token": True,  # then EOS counts for the length penalty, as in nmt
     }
+
+
+def _drops_others(options: SearchOptions, has_prefix: bool) -> bool:
+    """Return whether CTranslate2 may drop hypotheses of an n-best list because its scores are not those of nmt."""
+    differ = has_prefix or (options.n_best > 1 and options.length_penalty == "gnmt" and options.length_alpha > 0)
+    return differ and options.beam_size > 1
 
 
 def _longer_search(options: SearchOptions) -> dict[str, Any]:

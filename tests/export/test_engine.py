@@ -20,6 +20,7 @@ from nmt.export import batches
 from nmt.export.batches import TokenReporter, split_batches
 from nmt.export.capabilities import COMPUTE_TYPES, EngineDevice, enable_avx512, resolve_precision, select_device
 from nmt.export.engine import CTranslate2Translator
+from nmt.grammar import ToyPair
 from nmt.recipe import DecodeRecipe, SearchPrecision
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.text.clean import normalize
@@ -197,6 +198,15 @@ def test_n_best_lists_are_distinct_and_sorted(model: Path, lines: list[str]) -> 
         assert [t.score for t in actual] == sorted((t.score for t in actual), reverse=True)
         assert actual[0].score <= expected[0].score + 0.05
     assert all(len(n_best) == 2 for n_best in theirs.translate_n_best(lines[:5], n_best=2))
+
+
+@pytest.mark.slow
+def test_n_best_lists_are_complete_with_the_gnmt_penalty(make_model: MakeModel, pairs: list[ToyPair]) -> None:
+    """If more hypotheses end than it returns, CTranslate2 drops some by scores with another length penalty."""
+    penalty = {"length_penalty": "gnmt", "length_alpha": 1.7}
+    translators = load_both(make_model(seed=1), **penalty, beam_size=4, n_best=4, max_extra_tokens=30)
+    ours, theirs = (translator.translate_n_best([pairs[i].src for i in (21, 23, 66)]) for translator in translators)
+    assert [[one.pieces for one in n_best] for n_best in theirs] == [[one.pieces for one in n_best] for n_best in ours]
 
 
 def test_unusual_lines_keep_their_order(model: Path) -> None:
