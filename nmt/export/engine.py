@@ -75,6 +75,9 @@ _NO_PARTIAL_WORDS = "--engine ctranslate2 does not support prefixes that end wit
 # into float32.
 _LONGEST_LAST = -8.0
 
+# CTranslate2 excludes tokens by a log-probability of -1e10. If fewer tokens than its beam are left, it outputs them.
+_EXCLUDED = -1e9
+
 _MAX_POSTED_BATCHES = 3  # per translator
 
 
@@ -289,13 +292,15 @@ class CTranslate2Engine:
         return ended | self._collect(batches)
 
     def _outputs(self, result: Any, exponent: float) -> list[_Output]:
-        """Convert the distinct hypotheses of one task. Those of greedy search have no score: 0 stands for it."""
+        """Convert the distinct possible hypotheses of one task. In greedy search, 0 stands for their scores."""
         outputs: dict[tuple[int, ...], _Output] = {}
         for hypothesis, score in zip(result.hypotheses, result.scores or [0.0], strict=True):
             tokens = [self._tgt_ids[piece] for piece in hypothesis]
             has_eos = tokens[-1:] == [EOS_ID]
             output = tokens[:-1] if has_eos else tokens
-            outputs.setdefault(tuple(output), _Output(output, score * len(tokens) ** exponent, [], has_eos))
+            log_prob = score * len(tokens) ** exponent
+            if log_prob > _EXCLUDED:
+                outputs.setdefault(tuple(output), _Output(output, log_prob, [], has_eos))
         return list(outputs.values())
 
 

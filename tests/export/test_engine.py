@@ -209,6 +209,17 @@ def test_n_best_lists_are_complete_with_the_gnmt_penalty(make_model: MakeModel, 
     assert [[one.pieces for one in n_best] for n_best in theirs] == [[one.pieces for one in n_best] for n_best in ours]
 
 
+def test_outputs_with_excluded_tokens_are_dropped(model: Path) -> None:
+    """CTranslate2 outputs PAD, or a token that an option excludes, if its beam is larger than the number of others."""
+    translator = CTranslate2Translator.load(model, "cpu", "fp32", search(beam_size=4))
+    pieces = Tokenizers.load(model).tgt.all_pieces
+    hypotheses = [[pieces[7], pieces[EOS_ID]], [pieces[PAD_ID], pieces[EOS_ID]], [pieces[8], pieces[EOS_ID]]]
+    for exponent in (1.0, -8.0):
+        scores = [log_prob / 2**exponent for log_prob in (-2.0, -1e10, float("-inf"))]
+        outputs = translator._engine._outputs(Mock(hypotheses=hypotheses, scores=scores), exponent)
+        assert [(output.tokens, output.log_prob) for output in outputs] == [([7], -2.0)]
+
+
 def test_unusual_lines_keep_their_order(model: Path) -> None:
     _, theirs = load_both(model, beam_size=2, min_tokens=2)
     lines = ["The dog.", "", "x " * 400, "<s> </s> <unk>", "\ud800 漢字", "The dog."]
