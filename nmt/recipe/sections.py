@@ -151,8 +151,8 @@ class TokenizerRecipe(Section):
     user_symbols: tuple[str, ...] = ()
     """Strings that are always single tokens, unless a reused tokenizer already has them as ordinary tokens."""
     start_from: FilledPath | None = None
-    """Reuse the tokenizer of this model or run; prepared text is enough. Implied by `train.start_from`. A
-    SentencePiece model of another program is possible too."""
+    """Reuse the tokenizer of this model or run, even if the run is only prepared, or the SentencePiece model of another
+    program. Implied by `train.start_from`."""
     training_pairs: PositiveInt = 2_000_000
     """Maximum training pairs for the tokenizer, sampled from the corpora as in an epoch."""
 
