@@ -272,7 +272,8 @@ def _most_similar(sources: Sequence[Item], src_length: int, targets: Sequence[It
     for target in targets:
         groups[target.text.casefold()].append(target)
     selected: list[Item] = []
-    for text, group in groups.items():
+    # Not every group has a source: unlike `casefold`, re.IGNORECASE matches i with Turkish dotted and dotless i.
+    for text in dict.fromkeys(source.text.casefold() for source in sources):
         equal = [source for source in sources if source.text.casefold() == text]
         texts = {source.text for source in equal}
         positions = [source.start / src_length for source in equal]
@@ -283,7 +284,7 @@ def _most_similar(sources: Sequence[Item], src_length: int, targets: Sequence[It
             near = positions[max(index - 1, 0) : index + 1]  # noqa: B023
             return target.text not in texts, min(abs(position - other) for other in near)  # noqa: B023
 
-        selected += sorted(group, key=rank)[: len(equal)]
+        selected += sorted(groups[text], key=rank)[: len(equal)]
     return sorted(selected, key=lambda item: item.start)
 
 

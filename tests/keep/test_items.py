@@ -186,6 +186,11 @@ def test_other_words_that_equal_a_fixed_text_are_translated() -> None:
     assert grammar.holds(grammar.find_source(line), translation)
 
 
+def test_turkish_dotted_and_dotless_i_do_not_match_a_fixed_text() -> None:
+    grammar = ItemGrammar((), "en", "tr").with_fixed(FixedText("min", ((0, 3),)))
+    assert [item.text for item in grammar.find_target("M\u0130N, m\u0131n, min")] == ["min"]
+
+
 @pytest.mark.slow
 def test_fixed_texts_take_linear_time() -> None:
     grammar = ItemGrammar(KINDS, "en", "de").with_fixed(FixedText("1", ((0, 1),)))
