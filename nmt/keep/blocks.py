@@ -125,9 +125,7 @@ def _elements(document: str, tags: Tags, *, has_void: bool) -> list[_Element]:
             for element in empty:
                 element.space, element.first = space, visible[0]
             empty, space = [], text[len(text.rstrip()) :]
-            if any(map(str.isalnum, visible)):
-                stack[-1].has_text = True
-                _fill_parents(stack[-1])
+            _mark_text(stack[-1], visible)
         else:
             space += text
         position = end
@@ -145,11 +143,15 @@ def _elements(document: str, tags: Tags, *, has_void: bool) -> list[_Element]:
             if not tag["rest"].endswith("/") and not (has_void and name in VOID):
                 stack.append(element)
                 num_open[name] += 1
+    _mark_text(stack[-1], html.unescape(document[position:]))
     return elements
 
 
-def _fill_parents(element: _Element) -> None:
-    """Add an element with text to the lists of its parent and of their parents."""
+def _mark_text(element: _Element, text: str) -> None:
+    """If a text of an element has letters or digits, set `has_text` of the element and `filled` of its ancestors."""
+    if not any(map(str.isalnum, text)):
+        return
+    element.has_text = True
     while element.parent and element.parent.filled[-1:] != [element]:
         element.parent.filled.append(element)
         element = element.parent

@@ -82,6 +82,7 @@ def test_elements_that_must_not_be_translated_are_copied() -> None:
             "<x-a><x-b>One!</x-b><x-b>Two</x-b></x-a><p>Open <x-b>three</x-b></x-c> now",
             ["One!", "Two", "Open <x-b>three</x-b></x-c> now"],
         ),
+        ("<x-a>One</x-a> and two", ["<x-a>One</x-a> and two"]),
     ],
 )
 def test_elements_that_html_does_not_know_are_inline_next_to_text(document: str, expected: list[str]) -> None:
@@ -107,6 +108,11 @@ def test_elements_that_html_does_not_know_are_inline_next_to_text(document: str,
 )
 def test_inline_elements_without_text_between_them_may_be_a_list(line: str, expected: list[str] | None) -> None:
     assert [segment.text for segment in html_segments(f"<p>{line}</p>")][:-1] == (expected or [line])
+
+
+def test_text_after_the_last_tag_counts_as_text_next_to_inline_elements() -> None:
+    line = "<a>Click</a> <a>here</a> now"
+    assert [segment.text for segment in html_segments(line)] == [line, ""]
 
 
 def test_empty_elements_take_linear_memory() -> None:
