@@ -44,8 +44,8 @@ class MarkedText:
 
     text:     without line breaks or tabs; entities are decoded
     elements: top-level elements, in order
-    fixed:    content of inline elements that is not translated: code, and that of elements with translate="no" or the
-              class notranslate; at most 100 different texts, because each is searched for in the translation
+    fixed:    content of inline elements with code or with `has_no_translation`; at most 100 different texts, because
+              each is searched for in the translation
     escaped:  pattern of the characters of a translation that become entities; "" for none
     too_deep: whether the line has too many open elements; `text` is then empty, and the whole line is one element
     """
@@ -131,7 +131,7 @@ class _Placement:
 
     Source and translation are ranges of words; offsets are in characters.
 
-    copied: ranges of the translation that the content of fixed elements replaces, which is inserted with their tags
+    copied: ranges of the translation that fixed elements replace; their content is inserted with their tags
     """
 
     def __init__(self, text: str, translation: str, links: Links) -> None:
@@ -275,8 +275,8 @@ class _Placement:
         start, end = first[0], last[1]
         if element.is_fixed and self._copy_fixed(element, Interval(start, end), limit):
             return
-        if copied := self._copied(element, Interval(source_first[0], source_last[1]), Interval(start, end)):
-            start, end = copied
+        if found := self._find_content(element, Interval(source_first[0], source_last[1]), Interval(start, end)):
+            start, end = found
         else:
             content = self._text[element.start : element.end].strip()
             is_part = len(content) < self._length and element.name not in BLOCKS
@@ -310,7 +310,7 @@ class _Placement:
         self.copied.append(Interval(*found.span()))
         return True
 
-    def _copied(self, element: Element, words: Interval, translated: Interval) -> Interval | None:
+    def _find_content(self, element: Element, words: Interval, translated: Interval) -> Interval | None:
         """Return where the translated words repeat the content of an element, e.g. the 2 of H2O in H2O.
 
         Around it are the same letters as in the source, and punctuation; around digits that occur once, any letters.

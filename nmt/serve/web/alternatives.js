@@ -11,19 +11,19 @@ let open = null; // argument of `openAlternatives`
 /**
  * Show alternatives for a word of the translation.
  *
- * anchor:       the element of the word
- * before:       the translation up to the word
- * partialWords: "" if a beginning can be typed, otherwise the reason why not
- * find:         (fields of the request, signal) => n-best list
- * onChoose:     called with the prefix up to and including the chosen word
+ * anchor:         the element of the word
+ * before:         the translation up to the word
+ * readOnlyReason: why no beginning can be typed; "" if one can
+ * find:           (fields of the request, signal) => n-best list
+ * onChoose:       called with the prefix up to and including the chosen word
  */
-export function openAlternatives({anchor, before, partialWords, find, onChoose}) {
-  open = {anchor, before, partialWords, find, onChoose};
+export function openAlternatives({anchor, before, readOnlyReason, find, onChoose}) {
+  open = {anchor, before, readOnlyReason, find, onChoose};
   const dialog = element("alternatives");
   const beginning = element("beginning");
   beginning.value = "";
-  beginning.readOnly = partialWords !== "";
-  beginning.placeholder = partialWords || "Type the beginning";
+  beginning.readOnly = readOnlyReason !== "";
+  beginning.placeholder = readOnlyReason || "Type the beginning";
   dialog.hidden = false;
   const box = anchor.getBoundingClientRect();
   const left = Math.min(box.left, document.documentElement.clientWidth - dialog.offsetWidth - 8);
@@ -52,11 +52,11 @@ async function update() {
   request.abort();
   request = new AbortController();
   const {signal} = request;
-  const {before, partialWords, find} = open;
+  const {before, readOnlyReason, find} = open;
   const prefix = before + element("beginning").value;
   showSearching();
   try {
-    const fields = partialWords ? {prefix: prefix.trimEnd()} : {prefix, partial_word: prefix !== ""};
+    const fields = readOnlyReason ? {prefix: prefix.trimEnd()} : {prefix, partial_word: prefix !== ""};
     const found = await find({...fields, alternatives: true, n_best: COUNT}, signal);
     if (!signal.aborted) {
       show(found, before);

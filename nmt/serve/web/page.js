@@ -360,7 +360,7 @@ function openWord(word) {
   openAlternatives({
     anchor,
     before: text.slice(0, wordsOf(text)[number].start),
-    partialWords: unsupported.partial_word ?? "",
+    readOnlyReason: unsupported.partial_word ?? "",
     find: (fields, signal) => translate(
       {...requestFor(sentence), alignments: false, text: sentence.text, ...fields}, signal,
     ),
