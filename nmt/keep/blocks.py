@@ -50,7 +50,7 @@ class _Element:
 
 
 def is_xml(document: str, tags: Tags) -> bool:
-    """Return whether a document is XML, but not XHTML."""
+    """Return whether a document has an XML declaration and is not XHTML."""
     return document.lstrip("\ufeff \t\r\n").startswith("<?xml") and not _has_html_root(tags)
 
 

@@ -28,7 +28,7 @@ TAG = re.compile(
     r"""|<(?P<end>/?)(?P<name>[A-Za-z_][^\s/>"'<]*+)(?P<rest>(?:"[^"]*"|'[^']*'|[^'"<>])*+)>""",
     re.DOTALL,
 )
-"""A tag, comment, declaration or processing instruction; without its end, the last three extend to the end of text."""
+"""A tag, comment, CDATA section, processing instruction or declaration; all but tags may be unclosed."""
 _CLOSING = tuple(".,;:!?)]")  # before these, no space separates a block from the text after it
 # Inline elements with code or the names of keys.
 _CODE = frozenset(["code", "kbd", "samp", "var"])
@@ -87,7 +87,7 @@ def has_no_translation(tag: re.Match[str]) -> bool:
 
 
 def _separates(name: str, before: str, after: str) -> bool:
-    """Return whether two adjacent elements of equal name are different words, in spite of no space between them.
+    """Return whether two adjacent elements of equal name are different words without a space between them.
 
     before, after: characters next to the tags between them
     """

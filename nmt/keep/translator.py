@@ -3,8 +3,9 @@
 A line is translated without its tags. If items are missing or added, the line is translated again: with the missing
 items as required phrases, where engine and beam suffice, and without digits if the line has none. If this also fails,
 the line is split at its items, and the text between them is translated separately, without digits. Tags are then
-inserted by word alignment. If the wrapped translator splits lines into sentences, all this is done for each sentence of
-a line without required phrases, and the tags are inserted into the joined translations.
+inserted by word alignment. If the wrapped translator splits lines into sentences, the first fallback for a
+line without required phrases is to translate it sentence by sentence, each with these fallbacks, and to insert the tags
+into the joined translations.
 """
 
 from __future__ import annotations
@@ -345,7 +346,7 @@ class PreservingTranslator:
                 line.fallbacks |= Fallbacks(searched=1)
 
     def _can_require(self, item: TranslatorInput) -> bool:
-        """Return whether a search with required phrases is better than splitting the line."""
+        """Return whether the engine supports required phrases and the beam suffices for those of an input."""
         try:
             return "required" not in self._translator.unsupported and self._translator.fits_beam(item)
         except UserError:  # the phrases are too long for any output

@@ -25,7 +25,7 @@ def check_origin(origin: str) -> str:
 
 
 def check_host(name: str) -> str:
-    """Return a host name in lower case; raises ValueError if it is not one."""
+    """Return a host name in lower case, or `*`; raises ValueError for anything else."""
     if name != "*" and not _HOST.fullmatch(name.lower()):
         raise ValueError(f"{name!r} is not a host name; it must be '*' or a name without a port, such as example.org")
     return name.lower()

@@ -41,7 +41,7 @@ def split_texts(texts: Sequence[str], kind: TextFormat, max_lines: int) -> list[
 
 
 def _split_text(text: str, kind: TextFormat, max_segments: int) -> Document:
-    """Split a text; a document with more segments ends after `max_segments`."""
+    """Split a text into at most `max_segments` lines or segments, and drop the rest."""
     match kind:
         case "text":
             lines = islice(text.split("\n"), max_segments)

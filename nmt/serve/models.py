@@ -31,7 +31,7 @@ _MAX_CACHED_TRANSLATORS = 32  # each needs little memory besides the shared mode
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """Search options of a request, added to those of the model. Lines with equal options share batches.
+    """Search options of a request, added to those of the model. Lines with equal options may share batches.
 
     beam_size, length_alpha: None for the values of the model
     partial_word:  whether prefixes may end within a word
@@ -141,7 +141,7 @@ class ServedModel:
     def submit(
         self, options: RequestOptions, lines: Sequence[Line], client: Hashable = None
     ) -> list[Future[list[list[Translation]]]]:
-        """Queue lines; a one-line request shares batches only with those of the same `TextTranslator.batch_key`.
+        """Queue lines; a one-line request shares batches only with others of equal `TextTranslator.batch_key`.
 
         Lines with alternatives or streamed tokens are translated one by one: each needs searches of its own.
         """

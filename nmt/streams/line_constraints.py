@@ -50,7 +50,7 @@ def read_constraints(
 
 
 def _text(value: Any) -> str:
-    """Return a text without line breaks."""
+    """Return a text with line feeds replaced by spaces."""
     if not isinstance(value, str):
         raise _WrongValueError(value)
     return one_line(valid_unicode(value))

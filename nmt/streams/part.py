@@ -4,7 +4,7 @@ The first line of the journal is the origin of the part: model, options and inpu
 number of records so far, the size of the part, and the SHA-256 of the input and of the part so far. A resuming command
 truncates the part at the last mark, if model and options are unchanged, and input and part are unchanged up to the
 mark. The journal is locked while a command writes. A part whose journal has no marks is removed or overwritten; one
-without a valid journal is an error.
+without a valid journal is an error, except with --restart.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def journal_path(part: Path) -> Path:
 
 
 def _append_line(journal: FileIO, value: Mapping[str, Any]) -> None:
-    """Append a line to the journal, or nothing if the disk is full, when a write may be incomplete without an error."""
+    """Append a line to the journal, or restore it after an error; a full disk may first cause an incomplete write."""
     end = os.fstat(journal.fileno()).st_size
     rest = memoryview(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
     try:

@@ -79,9 +79,9 @@ def format_of_file(path: Path, *, is_output: bool = False) -> Format | None:
 def choose_format(path: Path, given: Format | None, default: Format, source: Path | None = None) -> Format:
     """Return the given format of a file, or else that of its extension, or else the default.
 
-    source: the input whose format is the default of an output; with its extension, an output needs no format of its own
+    source: for an output, the input; an unsupported extension is not an error if both have it
 
-    Warns if an output with a CSV extension is written in a format other than text. Raises CommandError like
+    Warns if an output with a CSV extension gets a default format other than text. Raises CommandError like
     `format_of_file`.
     """
     if source is not None and _extension(path) == _extension(source) not in _FORMATS:
@@ -127,7 +127,7 @@ class Record:
     tag:       tag of a training corpus; None: the tag of the search options
     terms:     glossary terms of this record
     segment:   segment of a document with its surrounding content; the last one has the rest of the document and no text
-    context:   previous sentences of its document; None: the previous records
+    context:   previous sentences of its document; None: the texts of the previous records
     replaced:  fields of the line that the output replaces
     """
 

@@ -1,8 +1,8 @@
 """Group input lines into windows that are translated together.
 
-A window of a file has a fixed number of lines. A window of a pipe also ends shortly after its first line, unless more
-lines are already available: low latency for a slow writer, large windows and high throughput for a fast one. Memory use
-is bounded by a few windows.
+A window ends at a number of lines or characters. A window of a pipe also ends shortly after its first line, unless
+more lines are already available: low latency for a slow writer, large windows and high throughput for a fast one.
+Memory use is bounded by a few windows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def split_windows(
     wait:  returns whether a record or the end of the input arrives within a number of seconds; None for a file
     delay: with `wait`, a window ends this many seconds after its first record
     whole_documents: whether a full window of a file also has the rest of its last document, for models that need
-                     translations of the context; it depends only on its own first record, as a resumed command needs
+                     translations of the context; windows are the same if a resumed command starts at one of them
 
     A UserError of `records` is raised after the records before it have been yielded.
     """

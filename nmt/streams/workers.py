@@ -212,7 +212,7 @@ class WindowTranslator:
 
 
 def _special_lines(translators: Sequence[AnyTranslator]) -> tuple[int, int, int]:
-    """Return the numbers of lines that these translators have split, found too long, and reused so far."""
+    """Return `lines_split`, `lines_longer` and `lines_reused`, each summed over these translators."""
     return (
         sum(translator.lines_split for translator in translators),
         sum(translator.lines_longer for translator in translators),
@@ -250,7 +250,7 @@ class Workers:
         return value
 
     def require_same(self, options: Mapping[str, Any]) -> None:
-        """Raise UserError in a process of the job with other options, JSON values by name, than the first one."""
+        """Raise UserError in each process of the job whose options (JSON values) differ from those of the first."""
 
     def translate(
         self, load: Load, windows: Iterator[list[Record]], wait: Wait | None, num_lines: int | None

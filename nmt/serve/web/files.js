@@ -14,9 +14,9 @@ export const EXTENSIONS = [".txt", ".tsv", ".html", ".htm", ".xhtml", ".srt"];
  * type:    media type
  * write:   returns the translated file for the translations of lines, or of the texts of a document
  * columns: of .tsv only, the content of the first line
- * choose:  of .tsv only, (column, whether the first line is a header) => the same for that column
+ * choose:  of .tsv only, (column, whether the first line is a header) => parts, unit, type and write
  *
- * .txt: one sentence per line. .tsv: translates a column and adds one, like `nmt translate`.
+ * The translation of a .tsv column becomes an additional column, as in the output of `nmt translate`.
  */
 export function openFile(name, content) {
   const extension = /\.[^.]*$/.exec(name)?.[0].toLowerCase() ?? "";
