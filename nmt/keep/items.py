@@ -137,7 +137,7 @@ class ItemGrammar:
         return replace(self, fixed=fixed) if fixed.spans else self
 
     def find_source(self, text: str) -> list[Item]:
-        """Return the items of a text to translate, in order; in a part of the line, all whole words of fixed texts."""
+        """Return the items of a text to translate, in order; in a part of the line, all occurrences of fixed texts."""
         fixed = self.fixed.items()
         found = fixed if text == self.fixed.line else _occurrences(fixed, text)
         return _with_fixed(found, _find(text, self.kinds, self.src_lang))
@@ -149,7 +149,8 @@ class ItemGrammar:
     def find_target(self, text: str) -> list[Item]:
         """Return the items of a translation, in order.
 
-        The case of fixed texts may differ. If they occur more often than in the line, the most similar places count.
+        The case of a fixed text may differ. If it occurs more often than in the line, the occurrences with the most
+        similar case and position count.
         """
         fixed = self.fixed.items()
         found = _most_similar(fixed, len(self.fixed.line), _occurrences(fixed, text, re.IGNORECASE), len(text))

@@ -265,7 +265,7 @@ def _check_context_and_attention(body: TranslateRequest, num_lines: int) -> None
 def _check_terms(lines: Sequence[Line], body: TranslateRequest, model: ServedModel) -> None:
     """Raise HTTPException if all translations of a glossary term in a line contain a forbidden phrase.
 
-    With `keep`, terms do not match within items; a model that annotates terms need not translate them so.
+    Not with `keep`, because terms do not match within items, nor with annotated terms, which the model may ignore.
     """
     if body.keep or model.decode.glossary_mode == "annotate":
         return
@@ -386,7 +386,7 @@ class _Middleware:
                 await response(scope, receive, send_and_record)
             else:
                 await self._app(scope, receive, send_and_record)
-        except HTTPException as error:  # from the rules; the application turns its own into responses
+        except HTTPException as error:  # of `check_access`; the application handles its own
             await _http_error(Request(scope), error)(scope, receive, send_and_record)
         except Exception as error:  # the server logs the traceback
             if not status:

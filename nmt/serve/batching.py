@@ -88,9 +88,9 @@ class Batcher:
     ) -> list[Future[list[Any]]]:
         """Queue items and return futures of their results, in order. If it raises QueueFullError, it queues none.
 
-        joins:  False for expensive items: each is a batch and has a future, so the rest can be canceled meanwhile; the
-                same for all items of a group
         client: if it has waiting items, all its items may fill at most 75% of the queue; None has no such limit
+        joins:  must be equal for all items of a group; False for expensive items: each is a batch with its own future,
+                so the waiting ones can be canceled
         """
         jobs: list[_Job] = []
         with self._changed:

@@ -51,7 +51,7 @@ def run_server(
 
     A second signal ends the process immediately, with a status of `EXIT_STATUS`. origins, hosts: see `build_app`
     """
-    if sys.platform == "linux":  # a client that stops reading would otherwise keep its request, and a shutdown, waiting
+    if sys.platform == "linux":  # otherwise, a client that stops reading blocks its request and the shutdown
         milliseconds = round(1_000 * max(HEADER_TIMEOUT, service.limits.seconds))
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)  # accepted sockets inherit it
     config = uvicorn.Config(

@@ -40,7 +40,7 @@ SHUTTING_DOWN = "the server is shutting down"
 class Limits:
     """Limits of one request.
 
-    seconds: for its body to arrive; in each call of `Service.process`, for a place in the queue, and for the results
+    seconds: for its body to arrive; in each call of `Service.process`, for capacity in the queue, and for the results
     """
 
     body_bytes: int = 1_048_576
