@@ -70,9 +70,8 @@ class TextClassifier:
         tokenizer = Tokenizer.load(directory / TOKENIZER_FILE)
         chosen = choose_device(device)
         with chosen:
-            model = Classifier(metadata.model, tokenizer.vocab_size, len(metadata.labels)).to(
-                chosen
-            )  # moves position tables
+            model = Classifier(metadata.model, tokenizer.vocab_size, len(metadata.labels))
+        model.to(chosen)  # moves position tables
         load_tensors(model, read_tensors(directory / "model.safetensors"), directory)
         return cls(model, tokenizer, metadata, chosen, precision)
 
