@@ -55,3 +55,6 @@ from nmt.recipe.toml import (
     revalidate,
 )
 from nmt.recipe.validation import explain, requirement
+
+# The names that users import; without this list, type checkers reject them.
+__all__ = ["DecodeRecipe", "Recipe", "load_recipe"]

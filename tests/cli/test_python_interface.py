@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,14 @@ from nmt.errors import UserError
 from nmt.recipe import load_recipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.text.tokenizer import Tokenizers
+
+
+def test_names_that_the_guide_imports_are_exported_to_type_checkers() -> None:
+    guide = (Path(nmt_package.__file__).parent / "guide" / "python.md").read_text(encoding="utf-8")
+    for module, names in re.findall(r"^from (nmt\S*) import (.+)$", guide, re.MULTILINE):
+        loaded = import_module(module)
+        exported = getattr(loaded, "__all__", ())
+        assert all(name in exported or getattr(loaded, name).__module__ == module for name in names.split(", ")), module
 
 
 @pytest.mark.slow
