@@ -58,8 +58,8 @@ def block_tags(document: str, tags: Tags) -> set[int]:
     """Return the offsets of the tags of block elements.
 
     Names of HTML have a fixed kind. An element with another name, as in XML, is inline if there is text next to it in
-    its parent, and no block in it. In an element without such text, links and other inline elements that are separated
-    by line breaks or start with a capital letter are items of a list, such as a menu.
+    its parent, and no block in it. In an element without such text, inline elements may be items of a list, such as a
+    menu, see `_is_list`.
     """
     has_void = not is_xml(document, tags)
     blocks, inline = (BLOCKS, _INLINE) if has_void else (_XML_BLOCKS, frozenset[str]())
@@ -98,7 +98,11 @@ def _has_html_root(tags: Tags) -> bool:
 
 
 def _is_list(elements: Sequence[_Element]) -> bool:
-    """Return whether sibling elements without text between them are separate texts, unlike those of CO<sub>2</sub>."""
+    """Return whether inline siblings without text between them are separate texts, unlike those of CO<sub>2</sub>.
+
+    Links are. Other elements are if only line breaks or nothing separates them, and all but the first start with a
+    capital letter or a digit.
+    """
     if any(element.name in ("sub", "sup") for element in elements):
         return False
     return len(elements) > 1 and (
