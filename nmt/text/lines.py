@@ -45,7 +45,7 @@ _SEPARATOR = re.compile('[,;"]')  # CSV column separator or quote
 _ZIP = b"PK\x03\x04"
 _MAGIC_BYTES = 10
 _BLOCK_BYTES = 1 << 20
-_COMPRESSED_BYTES = 1 << 16  # a few bytes may expand to thousands
+_COMPRESSED_BYTES = 1 << 10  # XZ and Zstandard can expand a byte to thousands
 _UTF32_MARKS = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
 _TAR_MARK = slice(257, 262)
 

@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -140,6 +141,16 @@ def test_padding_of_xz_streams(tmp_path: Path) -> None:
     text = b"".join(b"%d\n" % number for number in range(300_000))
     (tmp_path / "lines").write_bytes(lzma.compress(text, preset=0) + bytes(8) + lzma.compress(b"last") + bytes(1 << 21))
     assert list(read_lines(tmp_path / "lines")) == [*map(str, range(300_000)), "last"]
+
+
+def test_memory_for_repetitive_xz_text(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(lzma.compress(b"a line\n" * (1 << 23), preset=0))
+    tracemalloc.start()
+    try:
+        assert count_lines(tmp_path / "lines") == 1 << 23
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_zstandard_file_starting_with_a_skippable_frame(tmp_path: Path) -> None:
