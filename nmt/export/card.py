@@ -47,6 +47,9 @@ def write_card(loaded: LoadedModel, target: Target, license: str | None, usage: 
     metadata = loaded.metadata
     directions = ", ".join(metadata.directions)
     codes = list(dict.fromkeys(code for pair in metadata.directions for code in pair.split(" to ")))
+    packages = "transformers torch sentencepiece" if target == "huggingface" else "ctranslate2 sentencepiece"
+    if "import snapshot_download" in usage:
+        packages += " huggingface_hub"
     lines = [
         "---",
         f"language: {json.dumps(codes)}",  # quoted, because `no`, Norwegian, is false in YAML
@@ -61,7 +64,7 @@ def write_card(loaded: LoadedModel, target: Target, license: str | None, usage: 
         f"A Transformer (Vaswani et al. 2017) for translation, {directions}, exported by nmt.",
         "",
         "```bash",
-        f"pip install {'transformers torch' if target == 'huggingface' else 'ctranslate2'} sentencepiece",
+        f"pip install {packages}",
         "```",
         "",
         "```python",

@@ -137,8 +137,11 @@ def test_the_card_names_the_repository(make_model: MakeModel, tmp_path: Path) ->
     for repository, name in ((None, str(tmp_path / "plain")), ("me/model", "me/model")):
         out = tmp_path / ("uploaded" if repository else "plain")
         export_model(make_model(), out, ExportOptions("ctranslate2", repository=repository))
-        assert repr(name) in (out / "README.md").read_text()
-        assert "FOLDER" not in (out / "README.md").read_text()
+        card = (out / "README.md").read_text()
+        assert repr(name) in card
+        assert "FOLDER" not in card
+        packages = "ctranslate2 sentencepiece huggingface_hub" if repository else "ctranslate2 sentencepiece"
+        assert f"\npip install {packages}\n" in card
 
 
 def test_options_that_ctranslate2_lacks_are_named(make_model: MakeModel) -> None:
