@@ -72,7 +72,7 @@ def test_damage_that_is_not_detected_is_a_failure(
     out, err = capsys.readouterr()
     assert "1 failed:\n- damage: weights: the damage was not detected\n" in out
     (kept,) = folder.iterdir()
-    assert f"the runs are in {kept}\n" in err
+    assert f"kept the working folder {kept}\n" in err
 
 
 def test_help_lists_every_case(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

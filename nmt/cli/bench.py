@@ -68,8 +68,8 @@ def train(
 ) -> None:
     """Measure training: target tokens per second, without padding, and model FLOP/s relative to those of F.linear.
 
-    Runs the trainer with its batches, loss, optimizer and compilation, but saves nothing. Warm-up is not measured. Then
-    times F.linear at the shapes of the model.
+    Runs the trainer with its batches, loss, optimizer and compilation, but saves nothing. The rates exclude the
+    warm-up. F.linear is timed afterwards, at the shapes of the model.
 
     On several GPUs: torchrun --nproc-per-node 8 -m nmt bench train big
     """
@@ -135,7 +135,7 @@ def decode(
     """Measure translation: output tokens per second, from text to text.
 
     tiny, base, big and recipes have random weights; they are as fast as trained weights for the same number of tokens.
-    Loading and a first pass are not measured.
+    The rates exclude loading and a first pass.
     """
     require_output("--json", json_file, [source, Path(model)], replaces=b'"kind": "decode"')
     options = {"beam_size": beam_size, "batch_tokens": batch_tokens}

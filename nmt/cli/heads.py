@@ -66,8 +66,8 @@ def heads(
 ) -> None:
     """Show how much each attention head contributes to given translations, and what it attends to.
 
-    Heads are listed by importance: the gradient of the negative log-likelihood (nll) with respect to a mask on the head
-    (Michel et al. 2019). The change in nll without the head is also measured. A few hundred pairs are enough.
+    Heads are listed by importance: the absolute gradient of the negative log-likelihood (nll) with respect to a mask on
+    the head (Michel et al. 2019). The change in nll without the head is also measured. A few hundred pairs are enough.
 
     nmt heads runs/mine valid.en valid.de --plot heads.png
 

@@ -58,7 +58,7 @@ EXAMPLES = f"""\
 examples:
   tools/bench/run install transformers ctranslate2 eole
   tools/bench/run data --data FOLDER              raw text such as Multi30k: train.en, train.de, val.en, ...
-  tools/bench/run train nmt:precision=bf16,compile=true eole:precision=bf16 --goal train-cpu-eole-bf16
+  tools/bench/run train nmt:precision=bf16 eole:precision=bf16 --goal train-cpu-eole-bf16
   tools/bench/run decode nmt:precision=bf16 ctranslate2:compute_type=float16 --device cuda --goal decode-gpu-batch32
   tools/bench/run file nmt ctranslate2 --model runs/NAME --source FILE --ref FILE --goal file-int8
   tools/bench/run serve nmt one-call --model runs/NAME --source FILE --goal serve-one-call

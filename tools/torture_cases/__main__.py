@@ -182,7 +182,7 @@ def main() -> int:
         if passed and not options.keep:
             shutil.rmtree(folder)
         else:
-            sys.stderr.write(f"torture: the runs are in {folder}\n")
+            sys.stderr.write(f"torture: kept the working folder {folder}\n")
     sys.stdout.write(_table(results))
     return 0 if passed else 1
 
@@ -234,7 +234,7 @@ def _read_command_line() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, metavar="FILE", help="append one line of JSON per case to this file")
     parser.add_argument("--seed", type=int, default=1, help="random seed (%(default)s)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="parent of the working folder (system default)")
-    parser.add_argument("--keep", action="store_true", help="keep the runs even if all passed")
+    parser.add_argument("--keep", action="store_true", help="keep the working folder even if all passed")
     options = parser.parse_args()
     for folder in (options.folder, None if options.out is None else options.out.absolute().parent):
         if folder is not None and not folder.is_dir():
