@@ -30,7 +30,7 @@ def score(
 ) -> None:
     """Print the log-probability (natural logarithm) of each translation, or of each text for a language model.
 
-    Text is tokenized again: if the search chose other tokens, its log-probability differs. Computes in fp32.
+    Text is tokenized again: if the search chose other tokens, their log-probability differs. Computes in fp32.
     Prints the perplexity per token and the bits per byte of all lines to stderr. Both count EOS tokens; bytes are those
     of the normalized text without line breaks. Only bits per byte are comparable between tokenizers, if their
     normalization is the same.

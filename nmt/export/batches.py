@@ -1,4 +1,4 @@
-"""Calls of CTranslate2: batches of sentences, a queue that posts (passes to its threads) only a few, and a callback."""
+"""Batches of sentences for CTranslate2, a queue that posts only a few at a time, and a callback for tokens."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class BatchQueue:
                 self._posted.append(batch)
 
     def _advance(self, batch: Batch) -> bool:
-        """Post further batches, and return whether this one is done. No other thread reads a batch that is done."""
+        """Post further batches, and return whether this one is done and no other thread reads it any longer."""
         self._post()
         with self._lock:
             return bool(batch.results) and batch not in self._posted
@@ -111,9 +111,9 @@ def poll(is_done: Callable[[], bool]) -> None:
 class TokenReporter:
     """Calls a function with the token ids of an output so far.
 
-    A thread of CTranslate2 keeps its callback for a moment after the results are available. If it released the last
-    reference to the translator, which the function may have, the translator would wait for this thread in this thread,
-    and the process would abort. Therefore the reporter forgets the function.
+    A thread of CTranslate2 keeps its callback for a moment after the results are available. If the callback then held
+    the last reference to the translator, releasing it would make the thread join itself, and the process would abort.
+    Therefore `release` drops the function, which may refer to the translator.
     """
 
     def __init__(self, on_tokens: Callable[[list[int]], None] | None, ids: Mapping[str, int]) -> None:
@@ -129,5 +129,5 @@ class TokenReporter:
         return on_tokens is None
 
     def release(self) -> None:
-        """Forget the function, and stop a search that is still running."""
+        """Drop the function, and stop a search that is still running."""
         self._on_tokens = None

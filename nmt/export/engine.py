@@ -9,7 +9,7 @@ Scores   CTranslate2 excludes a prefix from its scores, and renormalizes over th
          with a prefix, a longer search therefore returns all, and `_until_stop` selects those that nmt finds.
 Penalty  CTranslate2 only has n^alpha. For the GNMT penalty it searches with the closest n^alpha and returns
          `beam_size` hypotheses, which are then ranked by the GNMT penalty. For n-best lists, a longer search returns
-         all, as with a prefix. It is too slow for one translation, which is hardly ever the one that is dropped.
+         all, as with a prefix. For a single translation it would only cost time: the best is hardly ever dropped.
 Limits   A call has one maximum length for all its sentences. Sentences with different limits are searched separately,
          because a longer search may also find a different output within the limit.
 EOS      At the limit, CTranslate2 returns hypotheses without EOS, and ranks them with those that end. nmt forces them
@@ -145,7 +145,7 @@ class CTranslate2Engine:
                 outputs = self._collect(batches)
             finally:
                 reporter.release()
-            longer = [i for i, prefix in enumerate(prefixes) if _drops_others(options, bool(prefix))]
+            longer = [i for i, prefix in enumerate(prefixes) if _needs_longer_search(options, bool(prefix))]
             outputs |= {i: _until_stop(outputs[i], options) for i in longer}
             at_limit = {i: found for i, found in outputs.items() if not all(output.has_eos for output in found)}
             outputs |= self._end_at_limit(tasks, at_limit, bounds, options, batch_tokens)
@@ -229,7 +229,7 @@ class CTranslate2Engine:
         started = []
         for (longest, shortest, has_prefix), indices in groups.items():
             searched = self._arguments(options, longest, shortest)
-            if _drops_others(options, has_prefix):
+            if _needs_longer_search(options, has_prefix):
                 searched |= _longer_search(options) | {"length_penalty": _LONGEST_LAST}
             searched |= arguments
             lengths = [(len(tasks[i].sentence), len(tasks[i].prefix)) for i in indices]
@@ -332,8 +332,8 @@ def search_arguments(options: SearchOptions, tgt_pieces: Sequence[str]) -> dict[
     }
 
 
-def _drops_others(options: SearchOptions, has_prefix: bool) -> bool:
-    """Return whether CTranslate2 may drop hypotheses of an n-best list because its scores are not those of nmt."""
+def _needs_longer_search(options: SearchOptions, has_prefix: bool) -> bool:
+    """Return whether CTranslate2 may drop hypotheses that nmt returns, because the two score them differently."""
     differ = has_prefix or (options.n_best > 1 and options.length_penalty == "gnmt" and options.length_alpha > 0)
     return differ and options.beam_size > 1
 
