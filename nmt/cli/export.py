@@ -29,8 +29,8 @@ def export(
     sample: Annotated[
         Path | None,
         typer.Option(
-            help="Sentences for the parity check, one per line; - is standard input (default: the validation set, or "
-            "random tokens)."
+            help="Sentences for the parity check, one per line; - is standard input (default: 24 validation sentences, "
+            "or random tokens)."
         ),
     ] = None,
     license_id: Annotated[

@@ -70,7 +70,7 @@ class Sample:
 
 
 def default_sample(loaded: LoadedModel, tokenizer: Tokenizer) -> Sample:
-    """Return validation sentences of the model's run; without a run, random pieces of the source tokenizer."""
+    """Return evenly spaced validation sentences of the model's run; without a run, random pieces of the tokenizer."""
     if validation := _validation_lines(loaded.directory.resolve()):
         lines = [validation[i * len(validation) // NUM_SENTENCES] for i in range(NUM_SENTENCES)]
         return Sample(list(dict.fromkeys(lines)), "the validation set")
