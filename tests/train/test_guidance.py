@@ -259,7 +259,7 @@ def test_the_head_of_a_run_cannot_change(tiny_recipe: Recipe, linked_data: Path,
     train_tiny(recipe, linked_data)
     decode = recipe.decode.model_copy(update={"alignment_heads": (1,)})
     require_same_run(guided(recipe, recipe.directory, guided_alignment_weight=0.2))
-    with pytest.raises(UserError, match=r"decode.alignment_heads is \(1,\), was \(0,\)"):
+    with pytest.raises(UserError, match=r"decode.alignment_heads is \[1\], was \[0\]"):
         require_same_run(recipe.model_copy(update={"decode": decode}))
     with pytest.raises(UserError, match=r"train\.guided_alignment is False, was True"):
         require_same_run(with_train(recipe, guided_alignment=False))

@@ -55,7 +55,7 @@ def test_a_finished_run_is_not_reported_with_options_that_no_update_used(
     refused = {
         "train.learning_rate=0.5": "is 0.5, was 0.01",
         "train.max_steps=1": "is 1, was 2",
-        "train.precision=bf16": "is 'bf16', was 'auto'",
+        "train.precision=bf16": "is bf16, was auto",
         "train.adam_epsilon=1e-5": "is 1e-05, was 1e-09",
     }
     for option, message in refused.items():
