@@ -26,7 +26,7 @@ from typing import IO, Literal, cast
 from nmt.errors import UserError, message_of
 from nmt.logs import say
 from nmt.recipe import ModelRecipe
-from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe, require_transformer
+from nmt.storage.model_metadata import ModelMetadata, read_model_recipe, read_model_toml, require_transformer
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import MANIFEST, CorruptError, file_sha256, verify_directory, write_directory
 
@@ -72,7 +72,7 @@ def open_conversion(path: Path, stored_as: StoredAs) -> Iterator[Conversion]:
             directory = _conversion_path(model, stored_as)  # another process may have converted while this one waited
             if not _is_valid(directory):
                 directory = _convert(model, directory, stored_as)
-        yield Conversion(model, read_model_recipe(model), read_model_metadata(model), directory)
+        yield Conversion(model, *read_model_toml(model / "model.toml"), directory)
 
 
 def _open_lock(model: Path) -> AbstractContextManager[IO[bytes] | None]:
