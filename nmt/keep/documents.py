@@ -25,7 +25,7 @@ _NEW_SPEAKER = re.compile(rf"\n(?=[ \t]*{_DASH})")
 _TOKEN = re.compile(rf"(?:<[^<>]*>|{OVERRIDE}|\S)+")
 
 
-class Segment(NamedTuple):
+class DocumentSegment(NamedTuple):
     """A text to translate, with its inline tags.
 
     before:    copied content between the previous segment and this one
@@ -53,7 +53,7 @@ class Segment(NamedTuple):
         return self.before + ("\r\n" if "\r\n" in self.text else "\n").join(lines)
 
 
-def html_segments(document: str) -> Iterator[Segment]:
+def html_segments(document: str) -> Iterator[DocumentSegment]:
     """Yield the text of each block element; the last segment has no text.
 
     Scripts, styles, preformatted text, and block elements with translate="no" are copied.
@@ -63,9 +63,9 @@ def html_segments(document: str) -> Iterator[Segment]:
         text = document[start:end].strip()
         if _has_text(text):
             first = document.index(text, start)
-            yield Segment(document[copied:first], text)
+            yield DocumentSegment(document[copied:first], text)
             copied = first + len(text)
-    yield Segment(document[copied:], "")
+    yield DocumentSegment(document[copied:], "")
 
 
 def _has_text(line: str) -> bool:
@@ -128,7 +128,7 @@ def has_subtitles(document: str) -> bool:
     return _TIMES.search(document) is not None
 
 
-def srt_segments(document: str) -> Iterator[Segment]:
+def srt_segments(document: str) -> Iterator[DocumentSegment]:
     """Yield the text of each subtitle, or of each paragraph or speaker in it; the last segment has no text."""
     copied = 0
     times = list(_TIMES.finditer(document))
@@ -142,10 +142,10 @@ def srt_segments(document: str) -> Iterator[Segment]:
                 text = lines[before.end() :].rstrip()
                 if any(map(str.isalpha, SUBTITLE_TAG.sub("", text))):
                     first = start + before.end()
-                    yield Segment(document[copied:first], text, text.count("\n") + 1)
+                    yield DocumentSegment(document[copied:first], text, text.count("\n") + 1)
                     copied = first + len(text)
                 start += len(lines) + 1
-    yield Segment(document[copied:], "")
+    yield DocumentSegment(document[copied:], "")
 
 
 def _start_of_identifier(document: str, start: int) -> int:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, assert_never
 from fastapi import HTTPException
 
 from nmt.decode.translation import Translation
-from nmt.keep.documents import Segment, has_subtitles, html_segments, srt_segments
+from nmt.keep.documents import DocumentSegment, has_subtitles, html_segments, srt_segments
 
 TextFormat = Literal["text", "html", "srt"]
 
@@ -21,7 +21,7 @@ class Document(NamedTuple):
     end:      content after the last segment, copied unchanged
     """
 
-    segments: list[Segment]
+    segments: list[DocumentSegment]
     end: str = ""
 
 
@@ -45,7 +45,7 @@ def _split_text(text: str, kind: TextFormat, max_segments: int) -> Document:
     match kind:
         case "text":
             lines = islice(text.split("\n"), max_segments)
-            return Document([Segment("\n" if index else "", line) for index, line in enumerate(lines)])
+            return Document([DocumentSegment("\n" if index else "", line) for index, line in enumerate(lines)])
         case "html":
             *segments, last = islice(html_segments(text), max_segments + 1)
         case "srt":

@@ -14,7 +14,7 @@ from nmt.decode.glossary import Glossary, Term
 from nmt.decode.task import Previous
 from nmt.decode.translation import Translation, without_breaks
 from nmt.errors import CommandError, UserError
-from nmt.keep.documents import Segment, has_subtitles, html_segments, srt_segments
+from nmt.keep.documents import DocumentSegment, has_subtitles, html_segments, srt_segments
 from nmt.logs import counted, warn
 from nmt.recipe import NO_CONTEXT, Context
 from nmt.streams.line_constraints import read_constraints
@@ -139,7 +139,7 @@ class Record:
     forbidden: tuple[str, ...] = ()
     tag: str | None = None
     terms: tuple[Term, ...] = ()
-    segment: Segment | None = None
+    segment: DocumentSegment | None = None
     context: tuple[Previous, ...] | None = None
     replaced: tuple[str, ...] = ()
 

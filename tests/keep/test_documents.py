@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from nmt.keep.documents import Segment, html_segments, srt_segments
+from nmt.keep.documents import DocumentSegment, html_segments, srt_segments
 
 PAGE = """<!DOCTYPE html>
 <html><head><title>A page</title><style>p > a { color: red }</style></head>
@@ -226,11 +226,11 @@ def test_lines_of_tags_in_subtitles_take_linear_time() -> None:
 
 def test_rendering_restores_the_number_of_lines() -> None:
     text = '<i>Eine erste</i> <b class="x y">Zeile</b> und eine zweite.'
-    rendered = Segment("2\n", "a\nb", 2).render(text)
+    rendered = DocumentSegment("2\n", "a\nb", 2).render(text)
     assert rendered == '2\n<i>Eine erste</i> <b class="x y">Zeile</b>\nund eine zweite.'
-    assert Segment("", "a\r\nb", 2).render("ein Wort") == "ein\r\nWort"
-    assert Segment("", "a\nb", 2).render("kurz") == "kurz"
-    assert Segment("", "a\nb", 2).render(r"ein {\move(1, 2, 3)}Wort") == "ein\n{\\move(1, 2, 3)}Wort"
-    three_lines = Segment("", "a", 3).render("a b c d e f")
+    assert DocumentSegment("", "a\r\nb", 2).render("ein Wort") == "ein\r\nWort"
+    assert DocumentSegment("", "a\nb", 2).render("kurz") == "kurz"
+    assert DocumentSegment("", "a\nb", 2).render(r"ein {\move(1, 2, 3)}Wort") == "ein\n{\\move(1, 2, 3)}Wort"
+    three_lines = DocumentSegment("", "a", 3).render("a b c d e f")
     assert three_lines.replace("\n", " ") == "a b c d e f"
     assert three_lines.count("\n") == 2

@@ -13,7 +13,7 @@ from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
-from nmt.keep.documents import Segment
+from nmt.keep.documents import DocumentSegment
 from nmt.keep.translator import PreservingTranslator
 from nmt.serve.app import build_app
 from nmt.serve.documents import TextFormat, split_texts
@@ -74,12 +74,12 @@ def test_lines_of_documents_are_counted_and_limited(echo_service: MakeService, p
 def test_splitting_ends_at_the_limit_of_lines(kind: TextFormat, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[str] = []
 
-    def segment(*fields: Any) -> Segment:
+    def segment(*fields: Any) -> DocumentSegment:
         found.append(fields[1])
-        return Segment(*fields)
+        return DocumentSegment(*fields)
 
-    monkeypatch.setattr("nmt.keep.documents.Segment", segment)
-    monkeypatch.setattr("nmt.serve.documents.Segment", segment)
+    monkeypatch.setattr("nmt.keep.documents.DocumentSegment", segment)
+    monkeypatch.setattr("nmt.serve.documents.DocumentSegment", segment)
     text = {"text": "a\n", "html": "<p>a</p>", "srt": "1\n0:01 --> 0:02\na\n\n"}[kind] * 1_000
     with pytest.raises(HTTPException, match="the request has more than 20 lines; split it"):
         split_texts([text], kind, 20)
