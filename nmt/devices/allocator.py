@@ -6,7 +6,7 @@ import ctypes
 
 # Options of mallopt(3) by their number in <malloc.h> of glibc.
 _OPTIONS = {
-    -1: (1 << 31) - 1,  # M_TRIM_THRESHOLD: never return memory
+    -1: -1,  # M_TRIM_THRESHOLD: never return memory
     -2: 64 << 20,  # M_TOP_PAD: request large blocks
     -3: 32 << 20,  # M_MMAP_THRESHOLD: the maximum; larger blocks are always mapped and unmapped
     -8: 1,  # M_ARENA_MAX: one arena for the main and the backward thread
