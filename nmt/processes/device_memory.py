@@ -48,17 +48,19 @@ def peak_memory(run: Callable[[], None], device: torch.device) -> int:
 def available_memory(device: torch.device, root: Path = Path("/")) -> int | None:
     """Return the bytes that this process can still allocate on `device`; None if unknown.
 
-    On a CPU, the free memory is divided by the local world size. `root` holds proc and sys.
+    On a CPU, the free memory is divided by the local world size, and freed memory that this process keeps counts as
+    free. `root` holds proc and sys.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    _release_freed_memory()
     free_bytes = free_host_memory(root)
     return None if free_bytes is None else free_bytes // local_world_size()
 
 
 def _release_freed_memory() -> None:
-    """Make glibc return freed memory to the system; otherwise the next measurement would reuse it."""
+    """Make glibc return freed memory to the system, where measurements see it, instead of keeping it for reuse."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,5 +1,6 @@
 """Memory of the largest step, compared with whole plans, exact counts and simulated machines."""
 
+import platform
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,11 +18,13 @@ from torch import Tensor
 
 from nmt.checkpoint import Checkpoint, model_tensors, save_checkpoint
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
+from nmt.devices.allocator import keep_freed_memory
 from nmt.errors import UserError
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import BatchShape
 from nmt.processes.device_memory import available_memory, peak_memory
 from nmt.processes.distributed import World
+from nmt.processes.host_memory import resident_memory
 from nmt.recipe import ModelRecipe, TrainRecipe
 from nmt.train import memory as memory_module
 from nmt.train.ema import ExponentialMovingAverage
@@ -192,6 +195,23 @@ def test_available_memory_is_the_minimum_of_machine_and_control_groups(
     assert available_memory(CPU, root) == left
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert available_memory(CPU, root) == (left // 2 if left else None)
+
+
+def resident_megabytes_with_freed_tensors() -> tuple[int, int]:
+    """Return the resident memory before and after `available_memory`, with 256 MB that glibc keeps for reuse."""
+    keep_freed_memory()
+    tensors = [torch.ones(MB) for _ in range(64)]
+    del tensors
+    before = resident_memory()
+    available_memory(CPU)
+    return before // MB, resident_memory() // MB
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="requires glibc")
+def test_freed_memory_is_available() -> None:
+    before, after = in_fresh_process(resident_megabytes_with_freed_tensors)
+    assert after < before - 200
 
 
 def test_available_memory_of_this_machine() -> None:
