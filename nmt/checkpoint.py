@@ -1,7 +1,8 @@
 """Models and checkpoints: directories of verified files, without pickle.
 
 A model directory has `model.safetensors`, `model.toml`, the tokenizer and `manifest.json`. A checkpoint is a model
-directory with `optimizer.safetensors`, `state.json` and `recipe.toml` to resume training; it can be used to translate.
+directory with `optimizer.safetensors`, `state.json`, `recipe.toml` and, if the run keeps an EMA, `average.safetensors`
+to resume training; it can be used to translate.
 `nmt.storage.sealed` writes directories atomically and verifies them.
 """
 
@@ -215,8 +216,8 @@ def state_digest(model: Tensors, optimizer: Tensors, average: Tensors) -> str:
     return digest.hexdigest()
 
 
-def newest_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
-    """Return the newest valid checkpoint; rename corrupt ones. `say` reports these, and a restart from step 0."""
+def newest_checkpoint(run: Path) -> tuple[Path, Checkpoint] | None:
+    """Return the newest valid checkpoint; rename corrupt ones. Warns of these, and of a restart from step 0."""
     directories = list_checkpoints(run)
     while directories:
         directory = directories.pop()
@@ -227,10 +228,10 @@ def newest_checkpoint(run: Path, say: Callable[[str], None]) -> tuple[Path, Chec
             shutil.rmtree(aside, ignore_errors=True)
             directory.rename(aside)
             instead = "using the previous checkpoint" if directories else "no other checkpoint is left"
-            say(f"{error}; set aside as {aside.name}; {instead}")
+            warn(f"{error}; set aside as {aside.name}; {instead}")
     metrics = run / "metrics.jsonl"
     if metrics.exists() and metrics.stat().st_size > 0:
-        say(f"{run} has metrics but no checkpoint; training restarts from step 0 and replaces the metrics")
+        warn(f"{run} has metrics but no checkpoint; training restarts from step 0 and replaces the metrics")
     return None
 
 

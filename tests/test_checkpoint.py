@@ -214,18 +214,20 @@ def test_a_checkpoint_that_training_removes_is_not_called_corrupt(
         read_tensors(directory / "model.safetensors")
 
 
-def test_the_newest_intact_checkpoint_is_used_and_the_corrupt_one_renamed(tmp_path: Path) -> None:
+def test_the_newest_intact_checkpoint_is_used_and_the_corrupt_one_renamed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(tmp_path, [1, 2])
     (tmp_path / "checkpoints" / "step-00000002" / "optimizer.safetensors").write_bytes(b"")
-    messages: list[str] = []
-    found = newest_checkpoint(tmp_path, messages.append)
+    found = newest_checkpoint(tmp_path)
     assert found is not None
     assert found[1].state == {"step": 1}
-    assert "optimizer.safetensors" in messages[0]
     assert (tmp_path / "checkpoints" / "corrupt-step-00000002").is_dir()
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000001"]
     (tmp_path / "checkpoints" / "step-00000001" / "optimizer.safetensors").write_bytes(b"")
-    assert newest_checkpoint(tmp_path, messages.append) is None
+    assert newest_checkpoint(tmp_path) is None
+    messages = capsys.readouterr().err.splitlines()
+    assert all(message.startswith("warning: ") and "optimizer.safetensors" in message for message in messages)
     assert [message.rpartition("; ")[2] for message in messages] == [
         "using the previous checkpoint",
         "no other checkpoint is left",
@@ -335,7 +337,7 @@ def test_replacing_a_checkpoint_is_crash_safe(tmp_path: Path, monkeypatch: pytes
             patched.setattr(shutil, "rmtree", lambda path, ignore_errors=False: None)
             write_run(run, [1])
         remove_leftovers(run)
-        newest = newest_checkpoint(run, print)
+        newest = newest_checkpoint(run)
         assert newest is not None
         found.append(newest[1].state["step"])
         assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000001"]
@@ -415,7 +417,7 @@ def test_a_model_among_the_checkpoints_is_an_error(tmp_path: Path) -> None:
     model = tmp_path / "checkpoints" / "step-00000002"
     write_model(model, 1)
     with pytest.raises(UserError, match="step-00000002 is a model without training state; move it out"):
-        newest_checkpoint(tmp_path, print)
+        newest_checkpoint(tmp_path)
     assert model.is_dir()
 
 

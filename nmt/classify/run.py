@@ -87,7 +87,7 @@ def _build(
     Returns the trainer, the test sets, and the overlap of validation and test sets with the training text.
     """
     remove_leftovers(recipe.directory)
-    newest = newest_checkpoint(recipe.directory, warn)
+    newest = newest_checkpoint(recipe.directory)
     if newest is not None:
         require_same_recipe(recipe, tomllib.loads((newest[0] / "recipe.toml").read_text(encoding="utf-8")))
     names, texts, labels = _read(recipe)

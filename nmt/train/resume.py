@@ -14,7 +14,7 @@ from nmt.data.fingerprint import describe_change, outdated_splits, read_report
 from nmt.data.prepare import Prepared
 from nmt.data.reused_tokenizers import find_tokenizers, load_verified_tokenizers, tokenizer_sources, with_symbols_of
 from nmt.errors import UserError
-from nmt.logs import say, warn
+from nmt.logs import say
 from nmt.processes.distributed import World
 from nmt.recipe import ClassificationRecipe, Recipe, load_classification_recipe, load_saved_recipe
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, list_checkpoints
@@ -54,7 +54,7 @@ def choose_checkpoint(run_dir: Path, world: World) -> tuple[Path, Checkpoint] | 
     identity = ""
     if world.is_main:
         remove_leftovers(run_dir)
-        newest = newest_checkpoint(run_dir, warn)
+        newest = newest_checkpoint(run_dir)
         if newest is not None:
             identity = f"{checkpoint_step(newest[0])} {manifest_digest(newest[0])}"
     identity = world.broadcast_text(identity)
