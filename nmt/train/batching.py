@@ -83,15 +83,10 @@ class Batching:
     workload: Workload
 
     @classmethod
-    def choose(
-        cls, recipe: Recipe, world: World, text: TrainingData, updater: Updater, averages: int, state: TrainState
-    ) -> Batching:
+    def choose(cls, recipe: Recipe, world: World, text: TrainingData, updater: Updater, state: TrainState) -> Batching:
         """Find the largest micro-batch that fits into memory, or check the size in the recipe; call on all processes.
 
         Reuses the result of an earlier session of the run if it is still valid.
-
-        Args:
-            averages: number of EMAs of the parameters.
 
         Raises:
             UserError: no micro-batch fits, or the micro-batches cannot be divided by the world size.
@@ -104,9 +99,9 @@ class Batching:
         plan = plan_of_epoch(recipe, text, statistics, multiple)
         budget, longest = _known_budget(recipe, world, state), recipe.data.max_tokens + 1
         if budget is None:
-            reserve = missing_moment_bytes(updater.optimizer) + checkpoint_copy_bytes(
-                updater.model, averages, world.device
-            )
+            averages = 1 if recipe.train.ema_decay else 0
+            copies = checkpoint_copy_bytes(updater.model, averages, world.device)
+            reserve = missing_moment_bytes(updater.optimizer) + copies
             probe = MemoryProbe(updater.loss, plan, world, updater.precision, reserve, shapes)
             if recipe.train.micro_batch_tokens == "auto":
                 budget = probe.largest_budget(longest)

@@ -114,7 +114,7 @@ class Trainer:
             self._resume(*resumed)
         state, schedule = self.state, self.updater.schedule  # not `self`: a reference cycle would keep text files open
         self.updater.schedule = lambda step: schedule(step) * state.rate_factor
-        self.batching = Batching.choose(recipe, world, text, self.updater, int(self.average is not None), self.state)
+        self.batching = Batching.choose(recipe, world, text, self.updater, self.state)
         self._record_start()
         if recipe.train.compile:
             if is_one_graph(recipe, world, self.updater.precision):
@@ -140,9 +140,8 @@ class Trainer:
         """Store a property of this session in the state; record a change unless the recipe requests the new value."""
         before = getattr(self.state, name)
         setattr(self.state, name, now)
-        is_known = before not in (0, "")
         is_requested = now == getattr(self.train_recipe, name, None)
-        if is_known and now != before and not is_requested:
+        if before and now != before and not is_requested:  # 0 or "" is unknown
             self.state.changes.append(Change(self.state.step, name, before, now))
             if self.world.is_main and name != "processes":  # `Batching.announce` logs those
                 say(f"the {name} is now {now}, was {before}")
