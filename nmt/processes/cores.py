@@ -1,4 +1,4 @@
-"""CPU cores of this process, in a separate module because importing multiprocessing takes 10 ms."""
+"""CPU cores of this process; not in `parallel`, because importing multiprocessing takes 10 ms."""
 
 import os
 

@@ -78,7 +78,7 @@ def _require_not_locked_here(real_path: Path) -> None:
     if file is None or not _is_at(real_path / LOCK_FILE, file):
         return
     holder = os.pread(file.fileno(), 100, 0)  # closing a second file would release the lock
-    if holder.startswith(f"process {os.getpid()} ".encode()):  # not a process from which this one was forked
+    if holder.startswith(f"{_LOCK_START}{os.getpid()} ".encode()):  # not a process from which this one was forked
         raise _in_use(real_path, "another thread of this process")
 
 
