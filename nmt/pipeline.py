@@ -370,7 +370,10 @@ def _draw_curves(recipe: Recipe) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _update_model(recipe: Recipe) -> list[Path]:
-    """Write the average that the recipe requests to `model` in the run directory, unless it is up to date."""
+    """Write the average that the recipe requests to `model` in the run directory, unless it is up to date.
+
+    Returns the averaged checkpoints.
+    """
     kind = recipe.train.average
     out = recipe.directory / "model"
     for leftover in recipe.directory.glob(".model.*-*"):  # of a killed process

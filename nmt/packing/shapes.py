@@ -1,8 +1,8 @@
 """Fixed-shape micro-batches: select the shape, and balance the pairs of an update over micro-batches.
 
-A GPU trains fastest when every step has the same shapes. Each micro-batch is padded to the same number of source
-tokens, target tokens and sentences. Padding is small: an update ends when either side is full, and its pairs are
-balanced on both sides.
+A training step that is compiled as one graph (`nmt.train.compilation`) needs the same shapes every time. Each
+micro-batch is padded to the same number of source tokens, target tokens and sentences. Padding is small: an update ends
+when either side is full, and its pairs are balanced on both sides.
 """
 
 from __future__ import annotations

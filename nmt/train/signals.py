@@ -23,7 +23,7 @@ class StopRequest:
     agreed: int = 0
 
 
-class Stopped(OrderlyEnd):  # not an error
+class Stopped(OrderlyEnd):
     """Training was stopped by a signal and saved; `status` is the exit status."""
 
     def __init__(self, status: int) -> None:

@@ -38,6 +38,9 @@ class TrainState:
     step:               completed updates
     epoch, update:      next update
     pair:               pairs of the epoch in earlier updates
+    updates_in_epoch:   updates in the epoch of the last update
+    tgt_tokens:         target tokens of all updates, EOS included
+    seconds:            time for updates, without validation and copying checkpoints
     micro_batch_tokens: token budget of a micro-batch; 0 before training
     processes:          world size of the last session; 0 before training
     device, precision:  of the last session; "" if unknown
@@ -45,9 +48,11 @@ class TrainState:
     start:              SHA-256 of the initial model; "" without one
     start_score:        score of the initial model; None if unknown
     text:               fingerprint of the training text, see `nmt.alignment.term_markup.training_identity`
+    skipped:            updates without a finite gradient, which changed nothing
     validation_due:     this step must still be validated: the run stopped before that, or discarded its score
     is_interim:         the checkpoint was saved only because the run stopped; the next one replaces it
     scores:             score by validated step; higher is better
+    best_validation:    metrics of the validation of `best_step`
     valid:              fingerprint of the validation set of the scores; "" if unknown
     scored_from:        step from which scores are comparable; earlier ones were discarded
     loss_scale:         state of the fp16 loss scaler
@@ -94,7 +99,10 @@ class TrainState:
 
     @classmethod
     def load(cls, checkpoint: Path) -> TrainState:
-        """Read the state of a checkpoint without verification; raises CorruptError if it is unreadable."""
+        """Read the state of a checkpoint without verification.
+
+        Raises CorruptError if it is unreadable, and UserError if it is of another version.
+        """
         try:
             state = json.loads((checkpoint / "state.json").read_bytes())
         except (OSError, ValueError) as error:
@@ -103,7 +111,10 @@ class TrainState:
 
     @classmethod
     def read(cls, state: Any, checkpoint: Path) -> TrainState:
-        """Build the state from a parsed `state.json`; raises UserError if it is invalid or of another version."""
+        """Build the state from a parsed `state.json`.
+
+        Raises CorruptError if it is invalid, and UserError if it is of another version.
+        """
         try:
             values: dict[str, Any] = {"changes": [], **state}  # no changes in checkpoints of earlier versions
             values["changes"] = [Change(**entry) for entry in values["changes"]]

@@ -1,3 +1,5 @@
+"""The validation nll of an averaged model: computed, compared with the best checkpoint, or read from the report."""
+
 import json
 from dataclasses import replace
 from pathlib import Path
