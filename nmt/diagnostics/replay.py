@@ -69,7 +69,7 @@ class ReplaySource:
         # Options may change whenever a run resumes, so the next checkpoint has those of `step`.
         recipe = load_saved_recipe(after[0] / "recipe.toml" if after else run / "recipe.toml")
         if step > recipe.train.max_steps:
-            raise CommandError(f"--step must be at most {recipe.train.max_steps}, the last update of {run}, got {step}")
+            raise CommandError(f"--step must be at most {recipe.train.max_steps}, train.max_steps of {run}, got {step}")
         source = cls(run, step, before[-1] if before else None, after[0] if after else None, recipe)
         source._warn_of_changes()
         return source

@@ -224,7 +224,7 @@ def test_wrong_input_and_missing_files_are_reported(train: Train, nmt: Nmt, reci
         shutil.copy(recipe.parent / name, text)
     run = train("run", "train.max_steps=6", f"data.root={text}")
     status, _, err = nmt("replay", run, "--step", 7)
-    assert status == 2 and one_line(err) == f"--step must be at most 6, the last update of {run}, got 7"
+    assert status == 2 and one_line(err) == f"--step must be at most 6, train.max_steps of {run}, got 7"
     assert nmt("replay", run, "--step", 0)[0] == 2
     (text / "train.de").unlink()
     status, out, err = nmt("replay", run, "--step", 6, "--top", 1)
