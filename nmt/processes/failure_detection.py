@@ -115,7 +115,7 @@ def join_job(store: Store, rank: int, size: int, timeout: float) -> tuple[str, l
         time.sleep(POLL_SECONDS)
     missing = ", ".join(str(other) for other in range(size) if not store.check([keys[other]])) or "unknown"
     raise UserError(
-        f"{size} processes did not all join within {timeout:.0f} seconds (missing ranks: {missing}); all need the same "
+        f"{size} processes did not all join within {timeout:g} seconds (missing ranks: {missing}); all need the same "
         "MASTER_ADDR, MASTER_PORT and WORLD_SIZE; see the output of the missing ranks"
     )
 
@@ -306,7 +306,7 @@ class FailureDetector:
                 return f"{peer.name} sent no heartbeat for {seconds} (dead, stopped or disconnected); {self._remedy}"
             if peer.behind * self._interval >= self.timeout:
                 return (
-                    f"{peer.name} hangs: the other ranks have waited for it for {self.timeout:.0f} seconds; "
+                    f"{peer.name} hangs: the other ranks have waited for it for {self.timeout:g} seconds; "
                     f"{self._remedy}, or raise NMT_TIMEOUT_SECONDS if it is only slow"
                 )
         return ""
