@@ -61,17 +61,17 @@ def choose_precision(name: Precision, device: torch.device) -> ComputeType:
 
     Raises UserError for bf16 on a GPU that emulates it.
     """
-    if name != "auto":
-        features = device_features(device)
-        if name == "bf16" and features.kind == "cuda" and not features.has_native_bf16:
-            raise UserError(
-                f"precision is bf16, but this GPU has compute capability {'.'.join(map(str, features.capability))} and "
-                "only emulates it; bf16 needs 8.0 or higher; choose fp16 or fp32"
-            )
-        if name == "fp16" and device.type == "cpu" and _emulates_fp16():
-            _warn_of_slow_fp16()
-        return name
-    return "bf16" if device_features(device).has_native_bf16 else "fp32"
+    features = device_features(device)
+    if name == "auto":
+        return "bf16" if features.has_native_bf16 else "fp32"
+    if name == "bf16" and features.kind == "cuda" and not features.has_native_bf16:
+        raise UserError(
+            f"precision is bf16, but this GPU has compute capability {'.'.join(map(str, features.capability))} and "
+            "only emulates it; bf16 needs 8.0 or higher; choose fp16 or fp32"
+        )
+    if name == "fp16" and device.type == "cpu" and _emulates_fp16():
+        _warn_of_slow_fp16()
+    return name
 
 
 def _emulates_fp16() -> bool:
