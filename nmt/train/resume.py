@@ -218,8 +218,8 @@ def require_used_options(recipe: AnyRecipe, state: TrainState, checkpoint: Path)
     changed: list[str] = []
     for name in names:
         changed += differences(f"train.{name}", getattr(recipe.train, name), getattr(before.train, name))
-    limits = " and ".join(state.limits_reached(recipe.train))
     if changed:
+        limits = " and ".join(state.limits_reached(recipe.train))
         end = f"would end at step {state.step}" if is_interrupted else "is already trained"
         raise UserError(
             f"{recipe.directory} {end}, and {'; '.join(changed)}: no update used this value; restore the old one, "

@@ -324,7 +324,7 @@ def _newest_recipe(run_dir: Path) -> Recipe | None:
 def _identity(recipe: Recipe, *, reused_tokenizer: bool) -> dict[str, object]:
     """Return the options that must not change during a run, by full name.
 
-    Of the tokenizer section, only the path and the symbols of a reused tokenizer are included.
+    If the tokenizer is reused, only `start_from` and `user_symbols` of its section are included.
     """
     train = {"optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop", "guided_alignment"}
     train |= {"glossary_markup", "subword_sampling", "subword_sampling_sides"}
