@@ -47,6 +47,8 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None
         ({"compile": False}, {}, False, False),
         ({"compile": False, "shapes": "fixed"}, {}, False, True),
         ({"rdrop": 5.0}, {}, False, False),
+        ({"guided_alignment": True}, {}, False, False),
+        ({}, {"positions": "relative"}, False, False),
         ({}, {"attention_dropout": 0.1}, False, False),
         ({}, {"d_model": 96, "num_heads": 8}, False, False),  # head dimension 12
     ],
