@@ -81,8 +81,9 @@ def run_range_test(
                 losses.append(loss)
                 bar.advance(1)
                 total, weight = decay * total + loss, decay * weight + 1.0
-                lowest_mean = min(lowest_mean, total / weight)
-                if total / weight > _DIVERGED * lowest_mean:
+                mean = total / weight
+                lowest_mean = min(lowest_mean, mean)
+                if mean > _DIVERGED * lowest_mean:
                     diverged = True
                     break
     smoothed = smooth(losses, updates)

@@ -38,8 +38,9 @@ class RunningMetrics:
 
     def __init__(self, initial: Mapping[str, float], world: World) -> None:
         """Continue from the `sums` of a checkpoint, or start at zero if `initial` is empty."""
-        self.loss: Tensor | float = initial.get("loss", 0.0) if world.is_main else 0.0
-        self.nll: Tensor | float = initial.get("nll", 0.0) if world.is_main else 0.0
+        losses = initial if world.is_main else {}  # sums over all processes: count them once
+        self.loss: Tensor | float = losses.get("loss", 0.0)
+        self.nll: Tensor | float = losses.get("nll", 0.0)
         self.tokens = int(initial.get("tokens", 0))
         self.learned = int(initial.get("learned", self.tokens))
         self.seconds = initial.get("seconds", 0.0)

@@ -341,7 +341,7 @@ def _identity(recipe: Recipe, *, reused_tokenizer: bool) -> dict[str, object]:
         "train": recipe.train.model_dump(include=train),
         "decode": recipe.decode.model_dump(include=decode),
     }
-    return {"src_lang": recipe.src_lang, "tgt_lang": recipe.tgt_lang, "seed": recipe.seed} | full_names(sections)
+    return {**languages, "seed": recipe.seed, **full_names(sections)}
 
 
 def full_names(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
