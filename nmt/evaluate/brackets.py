@@ -66,8 +66,14 @@ class BracketF1(CountedMetric):
         )
 
     def signature_entries(self) -> dict[str, Any]:
-        """Return the rules and the version of nmt."""
-        return {"rules": "evalb", "punct": "ref", "malformed": "wrong", "version": f"nmt-{metadata.version('nmt')}"}
+        """Return the rules, the version of nmt, and the number of references unless it is 1."""
+        return {
+            "refs": None if self.num_refs == 1 else self.shown_num_refs,  # absent from signatures of earlier versions
+            "rules": "evalb",
+            "punct": "ref",
+            "malformed": "wrong",
+            "version": f"nmt-{metadata.version('nmt')}",
+        }
 
     def _cache_references(self, references: Sequence[Sequence[str]]) -> list[Any]:
         """Raise UserError for a malformed reference."""

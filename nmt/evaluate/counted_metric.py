@@ -21,6 +21,7 @@ class CountedMetric(Metric):
         """kind: name of the score in signatures."""
         Metric.__init__(self)
         self.kind = kind
+        self.num_refs = 1
 
     @abstractmethod
     def count_pair(self, hypothesis: str, reference: str) -> list[float]:
@@ -33,6 +34,11 @@ class CountedMetric(Metric):
     @abstractmethod
     def describe(self, sums: Counts) -> str:
         """Return the components of the score of summed counts, (counts,)."""
+
+    @property
+    def shown_num_refs(self) -> int | str:
+        """Number of references of the latest score for signatures; `var` if it differs between sentences."""
+        return self.num_refs if self.num_refs >= 0 else "var"
 
     @abstractmethod
     def signature_entries(self) -> dict[str, Any]:

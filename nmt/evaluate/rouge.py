@@ -34,7 +34,6 @@ class Rouge(CountedMetric):
     def __init__(self, name: str) -> None:
         """Raises UserError if the package is not installed. name: metric, such as `rouge-2`."""
         super().__init__(_TYPES[name])
-        self.num_refs = 1
         self._scorer = load_package("rouge_score", "rouge_scorer").RougeScorer([self.kind], use_stemmer=True)
 
     def count_pair(self, hypothesis: str, reference: str) -> list[float]:
@@ -54,7 +53,7 @@ class Rouge(CountedMetric):
     def signature_entries(self) -> dict[str, Any]:
         """Return the number of references, the tokenization and the version of rouge-score."""
         return {
-            "refs": self.num_refs if self.num_refs >= 0 else "var",
+            "refs": self.shown_num_refs,
             "stem": "porter",
             "tok": "a-z0-9",
             "sents": "nmt" if self.kind == "rougeLsum" else None,

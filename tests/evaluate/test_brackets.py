@@ -94,9 +94,12 @@ def test_one_tree_has_the_expected_value_and_detail(found: str, value: float, de
     assert score.signature.startswith("BracketF1|rules:evalb|punct:ref|malformed:wrong|version:nmt-")
 
 
-def test_the_best_reference_counts() -> None:
-    (score,) = score_corpus([GOLD], [["(S XX XX XX . )S"], [GOLD]], ["bracket-f1"], tgt_lang="tree")
-    assert score.value == 100.0
+def test_the_best_reference_counts_and_the_signature_has_their_number() -> None:
+    flat = "(S XX XX XX . )S"
+    (score,) = score_corpus([GOLD], [[flat], [GOLD]], ["bracket-f1"], tgt_lang="tree")
+    assert score.value == 100.0 and score.signature.startswith("BracketF1|refs:2|rules:evalb|")
+    (score,) = score_corpus([GOLD, GOLD], [[flat, flat], [GOLD, ""]], ["bracket-f1"], tgt_lang="tree")
+    assert score.value < 100.0 and score.signature.startswith("BracketF1|refs:var|rules:evalb|")
 
 
 @pytest.mark.slow
