@@ -66,9 +66,8 @@ def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> lis
         raise UserError(f"{problem}; it must have one line per pair; check both")
     for number, (line, source, target) in enumerate(zip(lines, sources, targets, strict=True), start=1):
         num_words, where = (len(source.split()), len(target.split())), f"{path}, line {number}"
-        is_sure = [not {"?", "p"} & set(item) for item in line.split()]
-        links = parse_links(line.replace("?", "-").replace("p", "-"), num_words, where)
-        sure = {link for link, sure in zip(links, is_sure, strict=True) if sure}
+        links = parse_links(line, num_words, where, separators="-?p")
+        sure = {link for link, item in zip(links, line.split(), strict=True) if "-" in item}
         gold.append(GoldLinks(sure, set(links)))
     if not any(links.sure for links in gold):
         raise UserError(f"{path} has no sure links; it must have some, such as 0-0; check that it is the right file")

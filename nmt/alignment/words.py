@@ -6,6 +6,7 @@ text begin, because SentencePiece may normalize it again, as in imported models.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import accumulate
 from unicodedata import category
@@ -84,17 +85,17 @@ def link_words(attended: Sequence[int], src_words: Sequence[int | None], tgt_wor
     return sorted((source, target) for source, target in links if source is not None and target is not None)
 
 
-def parse_links(line: str, num_words: tuple[int, int], where: str) -> Links:
+def parse_links(line: str, num_words: tuple[int, int], where: str, separators: str = "-") -> Links:
     """Parse an alignment in Pharaoh format; raise UserError for anything else, and for words that do not exist.
 
-    num_words: of source and target; where: file and line, for the message
+    num_words: of source and target; where: file and line, for the message; separators: characters between positions
     """
     links = []
     for item in line.split():
-        source, _, target = item.partition("-")
-        if not (source.isdecimal() and target.isdecimal()):
+        positions = re.fullmatch(rf"(\d+)[{separators}](\d+)", item)
+        if positions is None:
             raise UserError(f"{where}: {item[:20]!r} is not a link; expected links such as 0-0 1-2; correct the line")
-        link = int(source), int(target)
+        link = int(positions[1]), int(positions[2])
         if link[0] >= num_words[0] or link[1] >= num_words[1]:
             raise UserError(
                 f"{where}: link {item} is out of range for {num_words[0]} source and {num_words[1]} target words; "
