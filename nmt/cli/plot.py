@@ -29,7 +29,7 @@ def curves(
 ) -> None:
     """Plot loss, perplexity, BLEU, learning rate, gradient norm and speed by update, even while a run is training.
 
-    With several runs: their losses and BLEU in one figure.
+    With several runs: their losses and BLEU in one figure, or losses and accuracy of classifiers.
     """
     require_plot("-o", out, [run / "metrics.jsonl" for run in runs])
     if len(runs) == 1:

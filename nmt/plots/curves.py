@@ -92,6 +92,11 @@ _COMPARED_METRICS = {
     "valid/nll": "Validation loss without smoothing (nats per target token)",
     "valid/bleu": "Validation BLEU",
 }
+_COMPARED_CLASSIFIER_METRICS = {
+    "train/loss": "Training loss (nats per example)",
+    "valid/nll": "Validation loss (nats per example)",
+    "valid/accuracy": "Validation accuracy",
+}
 
 
 def draw_curves(run: Path, out: Path, title: str | None = None) -> Path:
@@ -113,14 +118,18 @@ def draw_curves(run: Path, out: Path, title: str | None = None) -> Path:
 
 
 def draw_runs(runs: Sequence[tuple[str, Path]], out: Path) -> None:
-    """Draw losses and BLEU of several runs, given as name and directory, into `out`.
+    """Draw losses and BLEU of several runs, or losses and accuracy of classifiers, into `out`.
+
+    runs: name and directory of each
 
     Raises UserError without matplotlib, for a run without metrics to plot and for an unwritable file.
     """
     all_series = [(name, read_metrics(directory / "metrics.jsonl")) for name, directory in runs]
-    shown = [metric for metric in _COMPARED_METRICS if any(metric in series for _, series in all_series)]
+    are_classifiers = any("valid/accuracy" in series for _, series in all_series)
+    titles = _COMPARED_CLASSIFIER_METRICS if are_classifiers else _COMPARED_METRICS
     for (_, directory), (_, series) in zip(runs, all_series, strict=True):
-        _require_any(list(_COMPARED_METRICS), series, directory)
+        _require_any(list(titles), series, directory)
+    shown = [metric for metric in titles if any(metric in series for _, series in all_series)]
     figure = new_figure(6.0 * len(shown), 4.2)
     for column, metric in enumerate(shown, start=1):
         axes = figure.add_subplot(1, len(shown), column)
@@ -128,7 +137,7 @@ def draw_runs(runs: Sequence[tuple[str, Path]], out: Path) -> None:
             steps, values = zip(*series.get(metric, [(0, math.nan)]), strict=True)
             color, label = PALETTE[number % len(PALETTE)], legend_label(name)
             axes.plot(steps, values, label=label, color=color, marker=_marker(steps), markersize=3.5, linewidth=1.5)
-        style_axes(axes, _COMPARED_METRICS[metric])
+        style_axes(axes, titles[metric])
         axes.set_xlabel("updates", fontsize=9)
         axes.legend(frameon=False, fontsize=9)
     save_figure(figure, out)
@@ -195,7 +204,7 @@ def _add_panels(figure: Figure, series: Mapping[str, Points]) -> Iterator[tuple[
     rows = [row for row in rows if row]
     last_step = max(step for points in series.values() for step, _ in points)
     columns = math.lcm(*map(len, rows))
-    grid = figure.add_gridspec(max(len(rows), 1), columns, height_ratios=[1.5, 1.0][: len(rows)] or [1.0])
+    grid = figure.add_gridspec(len(rows), columns, height_ratios=[1.5, 1.0][: len(rows)])
     for row_index, row in enumerate(rows):
         width = columns // len(row)
         for index, panel in enumerate(row):

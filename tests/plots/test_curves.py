@@ -169,6 +169,22 @@ def test_a_single_point_is_visible_in_a_comparison_of_runs(tmp_path: Path, monke
     assert [line.get_marker() for axes in (train, valid) for line in axes.lines] == ["", "", "o", "o"]
 
 
+def test_a_comparison_of_classifiers_shows_losses_per_example_and_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(curves, "save_figure", lambda figure, _: figures.append(figure))
+    for name, validation in (("a", {"valid/nll": 0.7, "valid/accuracy": 0.5}), ("b", {})):  # b is not validated yet
+        (tmp_path / name).mkdir()
+        record(tmp_path / name, {"step": 1, "train/loss": 0.9, **validation})
+    draw_runs([(name, tmp_path / name) for name in "ab"], tmp_path / "curves.png")
+    assert [axes.get_title(loc="left") for axes in figures[0].axes] == [
+        "Training loss (nats per example)",
+        "Validation loss (nats per example)",
+        "Validation accuracy",
+    ]
+
+
 def test_names_are_shown_literally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / r"$\q$"
     run.mkdir()
