@@ -212,6 +212,8 @@ class DecodeRecipe(Section):
 
     def _require_fit(self, known: Set[str]) -> DecodeRecipe:
         """Return the recipe; raise ValueError if options do not fit together. known: options whose values are final"""
+        if self.sampling and (name := self._changed("stop", "patience", "beam_groups", "require", "bias", "trees")):
+            raise ValueError(f"decode.{name} has no effect with decode.sampling; remove one of them")
         if self.n_best > self.beam_size and not self.sampling and "beam_size" in known:
             raise ValueError(
                 f"decode.n_best is {self.n_best}; it must be at most decode.beam_size ({self.beam_size}); "
@@ -237,8 +239,6 @@ class DecodeRecipe(Section):
                 f"decode.n_best is {self.n_best}; it must be at most decode.beam_size * decode.patience "
                 f"({self.beam_size * self.patience:g}); increase patience or beam_size"
             )
-        if self.sampling and (name := self._changed("stop", "beam_groups", "require", "bias", "trees")):
-            raise ValueError(f"decode.{name} has no effect with decode.sampling; remove one of them")
         return self
 
     def _changed(self, *names: str) -> str | None:

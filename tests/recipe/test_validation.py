@@ -298,6 +298,14 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         (["decode.sampling=true", "decode.temperature=1e-300"], "decode.temperature = 1e-300; it must be greater than"),
         (["decode.sampling=true", "decode.temperature=1e300"], "decode.temperature = 1e+300; it must be less than"),
         (["decode.min_p=0.5"], "decode.min_p has no effect on beam search"),
+        (
+            ["decode.sampling=true", "decode.n_best=9", "decode.stop=patience"],
+            "decode.stop has no effect with decode.sampling; remove one of them",
+        ),
+        (
+            ["decode.sampling=true", "decode.patience=2"],
+            "decode.patience has no effect with decode.sampling; remove one of them",
+        ),
         (["train.schedule_start=100_000"], "train.schedule_start is 100000; it must be less than train.max_steps"),
         (["train.warmup_steps=0"], "train.warmup_steps is 0, but the noam schedule divides by it; it must be"),
         (["train.validate_bleu_every=1500"], "train.validate_bleu_every is 1500; it must be a multiple of"),
