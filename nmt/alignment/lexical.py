@@ -244,7 +244,7 @@ def _prior(src_len: int, tgt_len: int) -> Floats:
     prior = np.full((tgt_len, 1 + src_len), _NULL_PROBABILITY if src_len else 1.0)
     if src_len:
         src_position = np.arange(1, src_len + 1) / src_len
-        tgt_position = np.arange(1, tgt_len + 1) / max(tgt_len, 1)
+        tgt_position = np.arange(1, tgt_len + 1) / tgt_len
         proximity = np.exp(-_TENSION * np.abs(tgt_position[:, None] - src_position))
         prior[:, 1:] = (1 - _NULL_PROBABILITY) * proximity / proximity.sum(axis=1, keepdims=True)
     return prior

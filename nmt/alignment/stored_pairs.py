@@ -69,8 +69,7 @@ class PairReader:
         """Return links between stored tokens, given those between tokens in reading order."""
         if self._reverse_target:
             links = ((source, tgt_len - 1 - target) for source, target in links)
-        num_tags = 1 if tagged else 0
-        return {(source + num_tags, target) for source, target in links}
+        return {(source + int(tagged), target) for source, target in links}
 
     def in_reading_order(self, links: Ids, tagged: bool, tgt_len: int) -> list[TokenLink]:
         """Undo `as_stored`. links: packed, see `nmt.data.loader.pack_links`"""

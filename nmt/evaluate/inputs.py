@@ -56,9 +56,9 @@ class ReferenceSet:
 
     @classmethod
     def read(cls, ref: Sequence[Path], src: Path | None, tgt_lang: str | None) -> Self:
-        """Read references and source; raises UserError if line counts differ.
+        """Read references and source; raises UserError if line counts differ, or a reference is given twice.
 
-        Warns of lines that are empty on one side, and of references that are equal to the source.
+        Warns of lines that are empty on one side or look like a table, and of references that are equal to the source.
         """
         files = tuple(ref)
         if repeated := [path for path in files if files.count(path) > 1]:
@@ -81,7 +81,7 @@ class ReferenceSet:
 def read_systems(files: Sequence[Path], text: ReferenceSet) -> dict[str, list[str]]:
     """Read the translations of each system, by file name; raises UserError if they cannot belong to the test set.
 
-    Warns of files that have empty lines, or are equal to a reference or the source.
+    Warns of files that have empty lines or look like a table, or are equal to a reference or the source.
     """
     systems: dict[str, list[str]] = {}
     for path in files:
@@ -170,7 +170,7 @@ def hint_at_lowercase_output(
 ) -> None:
     """Log a hint if a model whose tokenizer keeps case writes only lower case and a metric is case-sensitive.
 
-    options: of `make_scorer`; with `lowercase`, `check_scoring` has warned already
+    options: of `make_scorer`; with `lowercase`, `warn_of_case` warns instead
     """
     scorers = [make_scorer(metric, **options) for metric in metrics]
     cased = [scorer.name for scorer in scorers if scorer.is_case_sensitive]

@@ -51,7 +51,7 @@ class Score:
                higher is better except for `ter`, `perplexity` and `bits-per-byte`
     signature: scores are comparable only if their signatures are equal, apart from `bs` and `seed`, which describe the
                interval
-    detail:    components that sacreBLEU reports: precisions, brevity penalty, lengths
+    detail:    components of the score, such as precisions, brevity penalty and lengths; "" if there are none
     mean:      mean over bootstrap resamples of the sentences; None without resampling
     interval:  half width of the 95% interval around `mean`; None without resampling
     """
@@ -83,7 +83,7 @@ class Scorer:
     """A metric with its preprocessing.
 
     name:            as in recipes
-    metric:          sacreBLEU metric, applied to preprocessed lines
+    metric:          metric with the interface of sacreBLEU's, applied to preprocessed lines
     prepare:         preprocessing of each hypothesis and reference
     signature_notes: signature entries that the preprocessing changes
     """

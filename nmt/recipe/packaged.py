@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def packaged_recipes(folder: str = "") -> dict[str, Path]:
-    """Return the recipes that come with nmt, by name; those in `sweeps` are for `nmt repeat`."""
+    """Return the recipes that come with nmt, by name.
+
+    folder: "" for models, `classifiers`, or `sweeps` for those of `nmt repeat`
+    """
     with as_file(files("nmt").joinpath("recipes", folder)) as path:
         return {recipe.stem: recipe for recipe in sorted(path.glob("*.toml"))}
 
