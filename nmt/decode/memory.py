@@ -239,9 +239,14 @@ class MemoryTranslator:
         """Start a translation like `TextTranslator.start_translation`; raises MemoryFileError like `find`."""
         keys = [self._key(item, n_best) for item in inputs]
         reused = self._memory.find(keys)
-        missing = {key: item for key, item in zip(keys, inputs, strict=True) if key not in reused}
-        self.lines_reused += len(inputs) - len(missing)
-        reused_lines = [item.text for key, item in zip(keys, inputs, strict=True) if missing.get(key) is not item]
+        missing: dict[bytes, TranslatorInput] = {}
+        reused_lines = []
+        for key, item in zip(keys, inputs, strict=True):
+            if key in reused or key in missing:
+                reused_lines.append(item.text)
+            else:
+                missing[key] = item
+        self.lines_reused += len(reused_lines)
         self._translator.count_long(reused_lines)
         finish = self._translator.start_translation(list(missing.values()), n_best)
 

@@ -84,6 +84,12 @@ def test_only_requests_that_differ_are_translated(tmp_path: Path) -> None:
     assert (len(fake.requests), other.lines_reused) == (2 * len(distinct) + 1, 1)
 
 
+def test_repeated_long_lines_are_counted(tmp_path: Path) -> None:
+    fake, long = FakeTranslator(), TranslatorInput("a" * 51)
+    remembering(tmp_path / "m", fake).start_translation([long, long, long])()
+    assert (len(fake.requests), fake.lines_split) == (1, 2)  # a real translator counts the line it translates
+
+
 def test_only_the_terms_of_a_line_count(tmp_path: Path) -> None:
     fake = FakeTranslator()
     translator = remembering(tmp_path / "m", fake)
