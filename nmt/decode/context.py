@@ -98,10 +98,6 @@ class ContextEncoder:
         tgt_ids = _without(separators.tgt, self._tokenizers.tgt.encode(normalize(tgt, self._form)))
         return [*ids, separators.src], [*tgt_ids, separators.tgt]
 
-    def decode(self, tokens: list[int]) -> str:
-        """Return the text of output tokens without the previous translations."""
-        return self._tokenizers.tgt.decode(tokens[after_last(tokens, self.tgt_separator) :])
-
     def without_previous(
         self, on_tokens: Callable[[list[int]], None] | None, tasks: Sequence[Task]
     ) -> Callable[[list[int]], None] | None:
@@ -110,11 +106,11 @@ class ContextEncoder:
             return on_tokens
         start = after_last(tasks[0].prefix, self.tgt_separator)
 
-        def without_previous(tokens: list[int]) -> None:
+        def on_own_tokens(tokens: list[int]) -> None:
             if len(tokens) > start:
                 on_tokens(tokens[start:])
 
-        return without_previous
+        return on_own_tokens
 
     def search_options(self, options: SearchOptions) -> SearchOptions:
         """Return options that keep the whole beam if `remove` reranks it without previous translations."""

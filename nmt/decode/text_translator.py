@@ -116,7 +116,7 @@ class TextTranslator(ABC):
         """
         other = copy(self)
         step = -1 if self._reverse_target else 1
-        other._on_tokens = lambda tokens: on_text(without_breaks(self._context.decode(tokens[::step])))
+        other._on_tokens = lambda tokens: on_text(without_breaks(self._tokenizers.tgt.decode(tokens[::step])))
         return other
 
     def with_constraints(
@@ -289,8 +289,8 @@ class TextTranslator(ABC):
     ) -> list[Translation]:
         """Return the best translation for each of the `count` most probable tokens after a prefix.
 
-        The most probable token comes first. Translations with the same text count once. Raises UserError if the model
-        decodes from right to left.
+        The most probable token comes first. Translations with the same text count once. Raises UserError if no
+        translation satisfies the constraints, or if the model decodes from right to left.
 
         prefix:            beginning of the translation
         count:             maximum number of translations
@@ -310,7 +310,8 @@ class TextTranslator(ABC):
             for token in self._next_tokens(first, count)
         ]
         outputs = [hypotheses[:1] for hypotheses in self._search([*branches, *others], self._search_options(1))]
-        branch_outputs = [hypotheses for hypotheses in outputs[: len(branches)] if hypotheses]
+        # Without any, `_translations` raises NoTranslationError for the empty list.
+        branch_outputs = [hypotheses for hypotheses in outputs[: len(branches)] if hypotheses] or [[]]
         outputs = [*branch_outputs, *outputs[len(branches) :]]
         parts_of_outputs = [[parts[0]] for _ in branch_outputs] + [[part] for part in parts[1:]]
         translations = [self._translations(hypotheses) for hypotheses in outputs]

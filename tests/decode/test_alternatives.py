@@ -10,7 +10,7 @@ import torch
 
 from nmt.checkpoint import load_model
 from nmt.decode.translator import Translator
-from nmt.errors import UserError
+from nmt.errors import NoTranslationError, UserError
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import DecodeRecipe
 from nmt.search.options import SearchOptions
@@ -109,6 +109,16 @@ def test_alternatives_have_no_forbidden_phrase(translator: Translator, reference
     forbidding = translator.with_decode(DecodeRecipe(beam_size=4, max_extra_tokens=20, forbid=("the",)))
     left = forbidding.alternatives(lines[0], "", 200)
     assert left and not any(piece in translation.pieces for translation in left)
+
+
+def test_impossible_alternatives_are_an_error(translator: Translator, lines: list[str]) -> None:
+    prefix, required = "the cat", ["the tree"]
+    length = len(translator._tokenizers.tgt.encode(prefix))
+    limited = translator.with_decode(DecodeRecipe(max_tokens=length + 1))  # the required phrase does not fit
+    with pytest.raises(NoTranslationError):
+        limited.translate([lines[0]], [prefix], [required])
+    with pytest.raises(NoTranslationError):
+        limited.alternatives(lines[0], prefix, 3, required)
 
 
 def test_tokens_that_complete_a_forbidden_phrase() -> None:
