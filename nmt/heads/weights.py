@@ -10,10 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from nmt.heads.masks import AttentionId, attentions
-from nmt.model.layers import rotate
 from nmt.model.multi_head import CrossAttention, SelfAttention
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
@@ -51,10 +49,8 @@ def self_attention_weights(attention: SelfAttention, x: Tensor, sentences: Packe
 
     x: input of the layer, (total, d_model)
     """
-    qk = attention.split_heads(attention.qkv(x), 3)[:, :2]  # (total, 2, num_heads, d_head)
-    if attention.rotary is not None:
-        qk = rotate(qk, F.embedding(sentences.positions, attention.rotary))
-    q, k = (pad(part, sentences.one_per_row) for part in qk.unbind(1))  # (num_sentences, num_heads, width, d_head)
+    qkv = attention.project(x, sentences.positions)  # (total, 3, num_heads, d_head)
+    q, k = (pad(qkv[:, part], sentences.one_per_row) for part in range(2))  # (num_sentences, num_heads, width, d_head)
     scores = q @ k.transpose(-2, -1)
     position = torch.arange(q.shape[2], device=q.device)
     if attention.relative is not None:

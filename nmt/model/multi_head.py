@@ -48,7 +48,7 @@ class SelfAttention(MultiHeadAttention):
 
     def forward(self, x: Tensor, sentences: PackedSequences, *, causal: bool) -> Tensor:
         """(total, d_model) -> (total, d_model); `causal`: a position attends only to itself and earlier positions."""
-        q, k, v = self._project(x, sentences.positions).unbind(1)  # each (total, num_heads, d_head)
+        q, k, v = self.project(x, sentences.positions).unbind(1)  # each (total, num_heads, d_head)
         if self.relative is not None:
             heads = self.relative.attend(q, k, v, sentences, causal=causal, p=self.dropout.current_p)
         else:
@@ -66,13 +66,13 @@ class SelfAttention(MultiHeadAttention):
         Returns:
             (batch, hypotheses, d_model).
         """
-        qkv = self._project(x, positions)  # (batch, hypotheses, 3, num_heads, d_head)
+        qkv = self.project(x, positions)  # (batch, hypotheses, 3, num_heads, d_head)
         cached = cache.append(qkv[:, :, 1:])  # (2, batch, num_heads, slots, d_head)
         if self.relative is not None:  # the distance to a slot is the same for all hypotheses
             cached = cached + self.relative.vectors(cache.distances())[:, None, None].to(cached.dtype)
         return self.out(attend_cached(qkv[:, :, 0], cached, mask).flatten(-2))
 
-    def _project(self, x: Tensor, positions: Tensor) -> Tensor:
+    def project(self, x: Tensor, positions: Tensor) -> Tensor:
         """(..., d_model), positions (...) -> q, k, v (..., 3, num_heads, d_head)."""
         qkv = self.split_heads(self.qkv(x), 3)
         if self.rotary is None:
