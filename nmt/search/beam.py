@@ -190,7 +190,7 @@ class Beam(PerSentence):
         if self.required is not None:
             self.required = self.required.extend(self.last_parents(), self.last_tokens())
         if self.forbidden is not None:
-            self.forbidden = self.forbidden.extend(self.last_tokens(), self.last_parents())
+            self.forbidden = self.forbidden.extend(self.last_parents(), self.last_tokens())
         if self.trees is not None:
             self.trees = self.trees.extend(self.last_parents(), self.last_tokens())
 

@@ -99,7 +99,7 @@ class ForbiddenProgress(PerSentence):
         """Make tokens that complete a phrase impossible, in place; see `ForbiddenPhrases.apply`."""
         self.phrases.apply(log_probs, self.nodes)
 
-    def extend(self, tokens: Tensor, parents: Tensor | None = None) -> ForbiddenProgress:
+    def extend(self, parents: Tensor | None, tokens: Tensor) -> ForbiddenProgress:
         """Return the progress of hypotheses that extend `parents` by `tokens`, both (batch, beam).
 
         parents: None if each hypothesis extends itself, as in sampling

@@ -72,7 +72,7 @@ def sample(
             index = to_device(active, device)
             state.select(index)
             samples, tokens = samples.select(active, index), tokens[index]
-    return [results.get(sentence, []) for sentence in range(src.num_sentences)]
+    return [results[sentence] for sentence in range(src.num_sentences)]
 
 
 def choose(log_probs: Tensor, random: Tensor, decode: DecodeRecipe) -> Tensor:
@@ -148,7 +148,7 @@ class _Samples(PerSentence):
         self.token_log_probs[:, :, length - 1] = log_probs
         self.has_ended |= (tokens == EOS_ID) | ~log_probs.isfinite()  # without a possible token, any one is sampled
         if self.forbidden is not None:
-            self.forbidden = self.forbidden.extend(tokens)
+            self.forbidden = self.forbidden.extend(None, tokens)
 
     def read(self, options: SearchOptions) -> list[list[Hypothesis]]:
         """Copy the possible samples of each sentence to the host."""
