@@ -10,8 +10,9 @@ Step        The 2 * beam_size best extensions of a sentence's live hypotheses by
             beam_size extensions can end, so the beam stays full. Impossible extensions (-inf) neither end nor stay
             alive. Greedy search (a beam of 1) selects the single best extension and stops when it is EOS.
 Limit       An output has at most max_extra_tokens more tokens than the source, at most max_length_ratio times as many,
-            and at most max_tokens, EOS excluded. A hypothesis at the limit can only end, with the true log-probability
-            of EOS.
+            and at most max_tokens and max_own_tokens, EOS excluded. A longer prefix raises the limit. So do required
+            phrases, but not above max_tokens and max_own_tokens. A hypothesis at the limit can only end, with the true
+            log-probability of EOS.
 Stop        A sentence is done when no live hypothesis can exceed its worst kept finished one. Log-probability never
             increases and the length penalty never decreases, so log_prob / penalty at the limit is an upper bound;
             `Ranker.upper_bound` shows this for every option. With this rule, `exact`, a beam that never drops a

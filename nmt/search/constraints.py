@@ -2,7 +2,7 @@
 
 Each constraint sets the log-probability of some extensions to -inf; all others keep their true value. If constraints
 conflict, a prefix overrides all others except trees; required phrases (`nmt.search.required`) override the maximum
-length except `max_tokens`; and the maximum length overrides the minimum length.
+length except `max_tokens` and `max_own_tokens`; and the maximum length overrides the minimum length.
 """
 
 from __future__ import annotations
