@@ -141,8 +141,7 @@ class Translator(TextTranslator):
             language = None if self._languages is None else self._languages[1]
             require_fusible(path, language, self._tokenizers.tgt, reverse_target=self._reverse_target)
             self._language_model = FusedLanguageModel.load(path, self._device, self._precision)
-        limit = min(self._max_positions, self._language_model.recipe.max_positions) - 1
-        self._encoder.limit_outputs(limit)
+        self._encoder.limit_outputs(self._language_model.recipe.max_positions - 1)
 
     @classmethod
     def load(

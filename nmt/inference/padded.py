@@ -60,7 +60,7 @@ class PaddedState:
         is_idle[active] = False
         self.order = torch.cat([active, is_idle.nonzero().squeeze(1)])
         self.count = len(active)
-        size = padded_size(self.count) if self.count else 0
+        size = padded_size(self.count)
         if size < len(self.order):
             self.inner.select(self.order[:size])
             self.order = torch.arange(size, device=self.order.device)

@@ -60,8 +60,6 @@ def num_required_tokens(required: Sequence[Requirement]) -> int:
 
 def distinct_requirements(required: Sequence[Requirement]) -> list[tuple[tuple[int, ...], ...]]:
     """Return the distinct nonempty requirements, each with its distinct nonempty phrases, sorted."""
-    if not required:
-        return []
     nonempty = ({tuple(phrase) for phrase in phrases if phrase} for phrases in required)
     return sorted({tuple(sorted(phrases)) for phrases in nonempty if phrases})
 
