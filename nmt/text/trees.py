@@ -58,18 +58,17 @@ def read_tree(line: str) -> Tree:
         token = tokens.popleft()
         if token == "(":
             label = tokens.popleft() if tokens and tokens[0] not in "()" else ""
-            stack.append(_Constituent(label, len(linearized)))
-            linearized.append("")  # its bracket, set when it is closed
             if tokens and tokens[0] not in "()":  # a word after its tag
                 word = tokens.popleft()
-                if tokens and tokens[0] == ")":
-                    tokens.popleft()
-                    stack.pop()
-                    linearized.pop()
+                if tokens and (following := tokens.popleft()) != ")":
+                    raise ValueError(f"unexpected {following!r}")
                 stack[-1].num_children += 1
                 if label != _TRACE:
                     words.append(_ESCAPE.sub(lambda match: _ESCAPES[match[0]], word))
                     linearized.append(label if label in PUNCTUATION else WORD)
+            else:
+                stack.append(_Constituent(label, len(linearized)))
+                linearized.append("")  # its bracket, set when it is closed
         elif token == ")" and len(stack) > 1:
             closed, has_constituent = stack.pop(), True
             if not closed.num_children:
