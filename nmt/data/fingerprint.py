@@ -140,13 +140,12 @@ def outdated_splits(recipe: Recipe, directory: Path, *, warns: bool = True, asks
     return {"valid"} if asks_hub and _changed_on_hub("valid", recipe, report) else set()
 
 
-def describe_change(recipe: Recipe, directory: Path) -> str:
-    """Return what changed since the text of `directory` was prepared: the first changed or missing file, or an option.
+def describe_change(recipe: Recipe, report: dict[str, Any]) -> str:
+    """Return what changed since the training text of a report was prepared: a file, an option or a dataset on the Hub.
 
-    Raises UserError for a damaged report and an unreadable input file.
+    Raises UserError for an unreadable input file.
     """
-    report = read_report(directory)
-    before = [] if report is None else _training_inputs(report, recipe)
+    before = _training_inputs(report, recipe)
     files = _files(recipe.data.train, recipe)
     has_dataset = any(isinstance(corpus, HuggingFaceCorpus) for corpus in recipe.data.train)
     note = " (all files of a local dataset count as input)" if has_dataset else ""
@@ -158,7 +157,17 @@ def describe_change(recipe: Recipe, directory: Path) -> str:
         if entry["name"] not in names:
             root = f"(data.root is {recipe.data.root})"
             return f"the list of input files, which no longer has {entry['name']} {root}{note},"
-    return "data.train"
+    recorded, options = _named_options(report["recipe"]), _named_options(recorded_options(recipe, report))
+    changed = (name for name in recorded | options if recorded.get(name) != options.get(name))
+    return next(changed, "a dataset of data.train")
+
+
+def _named_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of `_training_options` by full name; the tokenizer and the mixture are one entry each."""
+    others = _training_options(options)
+    data = {f"data.{name}": value for name, value in others.pop("data").items()}
+    descriptions = {"tokenizer": "the tokenizer", "mixture": "data.temperature or a weight of data.train"}
+    return data | {descriptions.get(name, name): value for name, value in others.items()}
 
 
 def hub_commits(recipe: Recipe, split: Split) -> dict[str, str]:
@@ -203,7 +212,10 @@ def _changed_on_hub(split: Split, recipe: Recipe, report: dict[str, Any]) -> boo
 
 
 def read_report(directory: Path) -> dict[str, Any] | None:
-    """Return the report of a prepared corpus; None if it or a file is incomplete. Raises UserError if it is damaged."""
+    """Return the report of a prepared corpus; raise UserError if it is damaged.
+
+    Returns None if it is missing, incomplete or of another format, or if a file is missing or has another size.
+    """
     report = read_checked(directory / REPORT_FILE)
     if report.get("format") != FORMAT or not report.keys() >= _REPORT_KEYS:
         return None

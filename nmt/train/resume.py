@@ -81,7 +81,7 @@ def require_same_text(recipe: Recipe) -> None:
         return
     if "train" in outdated_splits(recipe, directory, warns=False):
         require_files((*recipe.data.train, *recipe.data.valid), recipe.data.root)
-        changed = _changed_tokenizer(recipe, report) or describe_change(recipe, directory)
+        changed = _changed_tokenizer(recipe, report) or describe_change(recipe, report)
     else:
         changed = changed_alignment(recipe)
     if changed:

@@ -223,6 +223,27 @@ def test_damaged_text_is_prepared_again(folder: Path) -> None:
     assert contents(directory) == before
 
 
+def test_a_changed_option_is_named(folder: Path) -> None:
+    report = prepare(recipe_for(folder)).report
+    for option, name in (
+        ("data.max_tokens=30", "data.max_tokens"),
+        ("data.reverse_target=true", "data.reverse_target"),
+        ("tgt_lang=fr", "tgt_lang"),
+        ("tokenizer.vocab_size=330", "the tokenizer"),
+        ("data.train=[{kind='text',src='train.en',tgt='train.de',tag='<a>'}]", "data.train"),
+    ):
+        assert describe_change(recipe_for(folder, "run", option), report) == name
+
+
+def test_a_changed_weight_is_named(folder: Path) -> None:
+    corpus = "{kind='text',src='train.en',tgt='train.de',weight=%s}"
+    plain, weighted = (f"data.train=[{corpus % 1.0},{corpus % weight}]" for weight in (1.0, 2.0))
+    report = prepare(recipe_for(folder, "run", plain)).report
+    changed = "data.temperature or a weight of data.train"
+    assert describe_change(recipe_for(folder, "run", weighted), report) == changed
+    assert describe_change(recipe_for(folder, "run", plain, "data.temperature=5.0"), report) == changed
+
+
 def test_a_local_dataset_that_loses_files_is_outdated(folder: Path) -> None:
     dataset = folder / "text" / "dataset"
     dataset.mkdir()
@@ -230,19 +251,20 @@ def test_a_local_dataset_that_loses_files_is_outdated(folder: Path) -> None:
         records = [json.dumps({"translation": {"en": src, "de": tgt}}) for src, tgt in pairs]
         (dataset / f"train-{number}.jsonl").write_text("\n".join(records), encoding="utf-8")
     recipe = recipe_for(folder, "run", "data.train=[{kind='huggingface', dataset='dataset'}]")
-    identity = text_identity(prepare(recipe).report, recipe)
+    report = prepare(recipe).report
+    identity = text_identity(report, recipe)
     assert outdated_splits(recipe, recipe.data_directory) == set()
     note = " (all files of a local dataset count as input)"
     (dataset / "test.jsonl").touch()
     assert outdated_splits(recipe, recipe.data_directory) == {"train", "valid"}
-    assert describe_change(recipe, recipe.data_directory) == f"{dataset / 'test.jsonl'}{note}"
+    assert describe_change(recipe, report) == f"{dataset / 'test.jsonl'}{note}"
     (dataset / "test.jsonl").unlink()
     (dataset / "train-1.jsonl").unlink()
     assert outdated_splits(recipe, recipe.data_directory) == {"train", "valid"}
     change, root = "the list of input files, which no longer has", f"(data.root is {folder / 'text'})"
-    assert describe_change(recipe, recipe.data_directory) == f"{change} train-1.jsonl {root}{note},"
+    assert describe_change(recipe, report) == f"{change} train-1.jsonl {root}{note},"
     shutil.rmtree(dataset)
-    assert describe_change(recipe, recipe.data_directory) == f"{change} train-0.jsonl {root}{note},"
+    assert describe_change(recipe, report) == f"{change} train-0.jsonl {root}{note},"
     assert outdated_splits(recipe, recipe.data_directory, asks_hub=False) == {"train", "valid"}
     report = load_prepared(recipe.data_directory).report
     assert text_identity(report, recipe) == identity, "the identity depends only on the report"
