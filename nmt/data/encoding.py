@@ -81,9 +81,9 @@ class _WordCache:
 
 
 class CorpusEncoder:
-    """Encodes both sides of normalized pairs. separators: for pairs with context"""
+    """Encodes both sides of normalized pairs. separators: for pairs with context; None without context"""
 
-    def __init__(self, tokenizers: Tokenizers, separators: Separators | None = None) -> None:
+    def __init__(self, tokenizers: Tokenizers, separators: Separators | None) -> None:
         self._separators = separators
         self._src = SentenceEncoder(tokenizers.src)
         self._tgt = self._src if tokenizers.joint else SentenceEncoder(tokenizers.tgt)

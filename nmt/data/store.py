@@ -111,9 +111,9 @@ class SideStore:
 
     def gather(self, ids: NDArray[np.integer[Any]]) -> tuple[Tokens, NDArray[np.int64]]:
         """Return the concatenated tokens `(total,)` of the sentences `ids` `(n,)`, and their lengths `(n,)`."""
-        starts = np.asarray(self.offsets[ids])
-        lengths = np.asarray(self.offsets[np.asarray(ids) + 1]) - starts
-        return np.asarray(gather(self.tokens, starts, lengths)), lengths
+        starts = self.offsets[ids]
+        lengths = self.offsets[np.asarray(ids) + 1] - starts
+        return gather(self.tokens, starts, lengths), lengths
 
 
 class PairStore:

@@ -49,4 +49,4 @@ def require_test_lengths(recipe: Recipe, tokenizers: Tokenizers) -> None:
     form, limit = recipe.data.unicode_form, recipe.model.max_positions - 1
     for name, test in test_sets(recipe).items():
         pairs = ((list[int](), tokenizers.tgt.encode(normalize(text, form))) for text in test.ref)
-        require_lengths(pairs, limit, names=("source", f"data.test.{name}"))
+        require_lengths(pairs, limit, ("source", f"data.test.{name}"))

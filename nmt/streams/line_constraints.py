@@ -8,7 +8,6 @@ from typing import Any
 from nmt.decode.glossary import Term, split_forms
 from nmt.errors import UserError
 from nmt.recipe import NO_CONTEXT, Context
-from nmt.text.clean import valid_unicode
 from nmt.text.json_fields import one_line
 
 
@@ -53,7 +52,7 @@ def _text(value: Any) -> str:
     """Return a text with line feeds replaced by spaces."""
     if not isinstance(value, str):
         raise _WrongValueError(value)
-    return one_line(valid_unicode(value))
+    return one_line(value)
 
 
 def _phrase(value: Any) -> str:

@@ -67,7 +67,7 @@ def _after_spaces(text: str, position: int) -> int:
     return position if match is None else match.end()
 
 
-def text_field(record: Any, name: str, where: str, *, accept_integers: bool = False) -> str:
+def text_field(record: Any, name: str, where: str, *, accept_integers: bool) -> str:
     """Return the text of a field that a recipe names, "" for null; see `text_or_null`."""
     remedy = "correct the fields of the corpus (nmt new: --fields)"
     return text_or_null(record, name, where, remedy, accept_integers=accept_integers) or ""
@@ -101,7 +101,7 @@ def text_or_null(record: Any, name: str, where: str, remedy: str, *, accept_inte
         value = str(value)
     if value is not None and not isinstance(value, str):
         raise UserError(f"{where}: field {name!r} is of type {type(value).__name__}; it must be text; {remedy}")
-    return None if value is None else one_line(valid_unicode(value))
+    return None if value is None else one_line(value)
 
 
 def _parent(name: str, rest: str) -> str:
@@ -110,5 +110,5 @@ def _parent(name: str, rest: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Replace line feeds with spaces."""
-    return text.replace("\n", " ")
+    """Return a text as valid Unicode (see `valid_unicode`) without line feeds, which become spaces."""
+    return valid_unicode(text).replace("\n", " ")

@@ -45,7 +45,7 @@ class PairEncoder:
         self, pairs: Sequence[TokenPair], first_line: int = 1, names: tuple[str, str] = ("source", "target")
     ) -> None:
         """Raise UserError for the first side that does not fit, see `require_lengths`."""
-        require_lengths([([*self.tag, *src], tgt) for src, tgt in pairs], self.limit, first_line, names)
+        require_lengths([([*self.tag, *src], tgt) for src, tgt in pairs], self.limit, names, first_line)
 
     def in_model_order(self, pair: TokenPair) -> tuple[list[int], list[int]]:
         """Return the tokens as the model reads them: the source with its tag, and the target."""

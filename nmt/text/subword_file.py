@@ -143,7 +143,7 @@ def with_special_pieces(model: bytes) -> bytes:
     """
     pieces = read_pieces(model)
     others = [piece for piece in pieces if piece.kind not in (PieceKind.control, PieceKind.unknown)]
-    if (*pieces,) == (*SPECIAL_PIECES, *others):
+    if pieces == [*SPECIAL_PIECES, *others]:
         return model
     others = [piece for piece in others if piece.text not in SPECIAL_TEXTS]
     ids = {_UNK_ID: UNK_ID, _BOS_ID: BOS_ID, _EOS_ID: EOS_ID, _PAD_ID: PAD_ID}

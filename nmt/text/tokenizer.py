@@ -234,8 +234,8 @@ class Tokenizer:
 
         A language code of an imported model, such as `>>deu<<`, is a piece with a preceding space.
         """
-        tag = tag.removeprefix("▁")
-        ids = {piece.removeprefix("▁"): token for piece, token in self.user_symbols().items()}
+        tag = tag.removeprefix(SPACE)
+        ids = {piece.removeprefix(SPACE): token for piece, token in self.user_symbols().items()}
         if tag not in ids:
             expected = f"it must be one of {', '.join(ids)}" if ids else "this model has no tags"
             raise UserError(
@@ -303,7 +303,7 @@ class Tokenizers:
 
 
 def is_sentencepiece(path: Path) -> bool:
-    """Return whether a path is a SentencePiece model, or a directory with nothing but one model, or one per side."""
+    """Return whether a path is a file, which must be a model, or a directory of only one model or one per side."""
     names = {file.name for file in path.iterdir()} if path.is_dir() else set()
     return path.is_file() or names in ({_JOINT_FILE}, {_SRC_FILE, _TGT_FILE})
 
@@ -409,12 +409,12 @@ def _normalization(lowercase: bool) -> Iterator[dict[str, Any]]:
 def require_lengths(
     pairs: Iterable[tuple[Sequence[int], Sequence[int]]],
     limit: int,
+    names: tuple[str, str],
     first_line: int = 1,
-    names: tuple[str, str] = ("source", "target"),
 ) -> None:
     """Raise UserError if a sentence of a pair has more than `limit` tokens.
 
-    first_line: line number of the first pair; names: names of both sides in the error
+    names: names of both sides in the error; first_line: line number of the first pair
     """
     for number, pair in enumerate(pairs, start=first_line):
         for name, tokens in zip(names, pair, strict=True):

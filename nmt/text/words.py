@@ -9,10 +9,10 @@ from functools import cache
 from itertools import accumulate, groupby, takewhile
 from typing import NamedTuple
 
+from nmt.text.languages import HAN
 from nmt.text.unicode_form import unicode_form
 
-UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
-UNSPACED += "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+UNSPACED = f"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff{HAN}"
 """Ranges of Thai, Lao, Burmese, Khmer, Japanese and Chinese characters."""
 _TIBETAN = "\u0f00-\u0fff"  # words are several syllables, which a mark separates
 

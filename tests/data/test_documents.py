@@ -134,7 +134,7 @@ def require_equal(one: Prepared, other: Prepared) -> None:
         assert texts(first.tgt, one) == texts(second.tgt, other)
 
 
-def test_text_encoded_during_cleaning_is_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reused_tokenizer_gives_the_same_tokens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, first = prepared(folder, "data.max_tokens=12", "data.context_sides='both'")
     monkeypatch.setattr("nmt.data.prepare.reused_tokenizers", lambda recipe: first.tokenizers)
     _, other = prepared(folder, "data.max_tokens=12", "data.context_sides='both'")
