@@ -1,6 +1,6 @@
 """The clean stage: normalize and filter training text, find duplicates, and write the pairs to a temporary file.
 
-Workers compress the pairs; the main process handles all chunks in order, but mostly copies bytes.
+Workers clean and compress chunks of pairs. The main process writes all chunks in order, which is mostly copying bytes.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _cleaning(data: DataRecipe, src_lang: str, tgt_lang: str) -> Callable[[str, 
     clean = Cleaner(data, src_lang, tgt_lang).clean
     if not data.context:
         return clean
-    # Later pairs clean this pair again as context. One more entry, because the next pair must not evict it.
+    # A pair is cleaned again as context of later pairs. The cache has entries for it, its context and the next pair.
     return partial(clean_joined, lru_cache(data.context + 2)(clean), data.context_options)
 
 

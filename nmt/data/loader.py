@@ -178,7 +178,10 @@ class TrainingBatches:
         self._thread.start()
 
     def last_update(self, step: int) -> int:
-        """Return the number of the last update, an estimate if `max_epochs` ends training. step: updates so far"""
+        """Return the number of the last update, an estimate if `max_epochs` ends training.
+
+        step: number of updates before the first one of this iterator
+        """
         if self._epochs_after is None:
             return self._max_steps
         return min(self._max_steps, step + self._updates_left + self._epochs_after * self._updates_in_epoch)

@@ -51,8 +51,8 @@ def with_symbols_of(recipe: Recipe, tokenizers: Tokenizers) -> Tokenizers:
 def find_tokenizers(path: Path) -> Path:
     """Return a path for `Tokenizers.load`.
 
-    That is the path itself if `is_sentencepiece`, the directory that `find_model` returns, or else the prepared text of
-    a run without a model.
+    That is the path itself if `is_sentencepiece`, the directory that `find_model` returns, or else a prepared corpus:
+    that of a run without a model, or the path itself. Raises UserError if there is none of them.
     """
     if is_sentencepiece(path):
         return path

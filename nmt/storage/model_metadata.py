@@ -96,7 +96,10 @@ def read_model_metadata(directory: Path) -> ModelMetadata:
 
 
 def longest_source_of(run: Path, start: Path | None) -> int | None:
-    """Return `longest_source` of a run's newest readable checkpoint, or else of its initial model; 0 without either."""
+    """Return `longest_source` of a run's newest readable checkpoint, or else of its initial model.
+
+    Returns None if none of them is readable, and 0 for a new run without an initial model.
+    """
     candidates = list_checkpoints(run)[::-1]
     if start is not None:
         candidates.append(start)

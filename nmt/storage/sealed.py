@@ -41,8 +41,8 @@ def write_directory(
     files:    name -> content, or a function that returns the content
     replaces: replace a model and its conversions, or the target of a symbolic link, once the new one is complete
 
-    Raises UserError if the directory exists, contains files that are not part of the model to replace, or cannot be
-    written, or if the disk is full.
+    Raises UserError if the directory exists (without `replaces`), has files that are not part of the model to replace,
+    or cannot be written, or if the disk is full.
     """
     if replaces:
         directory = Path(os.path.realpath(directory))

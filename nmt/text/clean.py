@@ -22,7 +22,7 @@ _INVISIBLE, _CONTROL = re.compile(f"[{INVISIBLE}]+"), re.compile(f"[{CONTROL}]+"
 # Signs of damaged text: control characters except U+0009 to U+000D, and U+FFFD for undecodable bytes.
 _DAMAGE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
 
-# SentencePiece limits pieces to 16 characters, so a sentence of more than 16 * max_tokens characters is too long.
+# Trained pieces have at most 16 characters, so a sentence of more than 16 * max_tokens characters is too long.
 _MAX_CHARACTERS_PER_TOKEN = 16
 _MIN_WORDS_FOR_RATIO = 10
 _MIN_WORDS_FOR_IDENTICAL = 3

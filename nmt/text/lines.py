@@ -180,7 +180,7 @@ def describe_format(filled: Sequence[str]) -> str:
 def warn_of_fields(
     name: str, lines: Sequence[str], *, translations: Sequence[str] = (), checks_markup: bool = False
 ) -> None:
-    """Warn of plain text that has a header or looks like TSV, JSON, subwords, a Moses n-best list or a WMT test set.
+    """Warn of plain text that has a header or looks like TSV, JSON, subwords, an n-best list, a WMT test set or TMX.
 
     translations:  aligned with the lines, if known
     checks_markup: whether to also warn of tags and entities, as in training and validation sets

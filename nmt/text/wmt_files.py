@@ -27,9 +27,10 @@ _ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
 
 
 def sgm_segments(text: str, path: Path) -> list[str]:
-    """Return the segments of an SGM file, without line breaks; raise UserError if it is not an SGM file.
+    """Return the segments of an SGM file, without line breaks.
 
-    Uses a pattern instead of a parser, because WMT's files are not well-formed SGML.
+    Raises UserError if it is not an SGM file or has a segment without an end tag. Uses a pattern instead of a parser,
+    because WMT's files are not well-formed SGML.
     """
     if _XML_ROOT.search(text):
         raise UserError(f"{path} is an XML test set; tgt must be unset, as the file has both sides; remove tgt")
