@@ -3,7 +3,8 @@
 All differences are resolved in the weights and tokenizers:
 
 Token ids   nmt has fixed ids for special tokens: embedding rows and SentencePiece pieces are reordered.
-BOS         Marian's decoder starts with the padding token: BOS gets its row, and PAD a row of probability 0.
+BOS         Marian's decoder starts with the padding token: BOS gets its row, and PAD a row of probability 0. If it
+            starts with EOS, both get its row, and BOS has probability 0.
 Vocabulary  The source side keeps the pieces of `source.spm`; those that `vocab.json` lacks get the embedding of the
             unknown token, as in transformers. The target side has all pieces of `vocab.json`.
 Bias        `final_logits_bias` becomes the output bias.
@@ -36,6 +37,7 @@ from nmt.model.layers import sinusoids
 from nmt.models import build_uninitialized
 from nmt.recipe import SEPARATOR, TERM_MARKERS, Context, ModelRecipe, UnicodeForm
 from nmt.recipe.corpora import LANGUAGE_PATTERN
+from nmt.special_ids import BOS_ID
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.storage.sealed import require_new, write_directory
 from nmt.text.subword_file import read_pieces
@@ -225,6 +227,8 @@ def _convert(
         tying = "three-way" if is_joint else "decoder"
     bias = weights.get("final_logits_bias", torch.zeros(1, len(out_table))).flatten().float()
     bias = _select_rows(bias, tgt.rows, missing=_MASKED_LOGIT)
+    if tgt.rows.count(tgt.rows[BOS_ID]) > 1:  # also the row of EOS, whose probability would count twice
+        bias[BOS_ID] = _MASKED_LOGIT
     recipe = _recipe(config, tying, has_bias=bool(bias.any()))
 
     scale = 1.0 if is_scaled else 1 / math.sqrt(recipe.d_model)
@@ -336,7 +340,8 @@ def _check_positions(source: Path, weights: Mapping[str, Tensor], recipe: ModelR
         if name not in weights:
             continue
         expected = sinusoids(recipe.max_positions, recipe.d_model)
-        if weights[name].shape != expected.shape or not torch.allclose(weights[name].float(), expected, atol=1e-4):
+        rounding = max(1e-4, torch.finfo(weights[name].dtype).eps)
+        if weights[name].shape != expected.shape or not torch.allclose(weights[name].float(), expected, atol=rounding):
             raise UserError(
                 f"{source} cannot be imported: {name} is not sinusoidal (Vaswani et al. 2017); choose another model"
             )

@@ -133,11 +133,15 @@ def _is_nmt(model: bytes, vocab: _Vocabulary) -> bool:
 
 
 def _source_side(model: bytes, vocab: _Vocabulary) -> Side:
-    """Keep all pieces, to preserve segmentation, and add characters and language codes of `vocab.json`."""
+    """Keep all pieces, to preserve segmentation, and add language codes of `vocab.json`.
+
+    Characters of `vocab.json` are added, too, unless the model encodes unknown characters as bytes.
+    """
     subwords = [piece for piece in read_pieces(model) if piece.kind not in (PieceKind.control, PieceKind.unknown)]
     texts = {marian_name(piece.text) for piece in subwords} | SPECIAL_TEXTS
     lowest = min((piece.score for piece in subwords if piece.kind == PieceKind.ordinary), default=0.0)
-    rare = [text for text in vocab.ids if len(text) == 1 and text not in texts]
+    has_bytes = any(piece.kind == PieceKind.byte for piece in subwords)
+    rare = [text for text in vocab.ids if len(text) == 1 and text not in texts and not has_bytes]
     codes = [text for text in vocab.ids if _LANGUAGE_CODE.fullmatch(text) and text not in texts]
     pieces = [*subwords, *(Piece(text, lowest - _UNKNOWN_PENALTY) for text in rare)]
     # Codes are at the beginning of a line, where SentencePiece adds a space.
@@ -149,7 +153,7 @@ def _source_side(model: bytes, vocab: _Vocabulary) -> Side:
 
 
 def _target_side(model: bytes, vocab: _Vocabulary) -> Side:
-    """Keep each row of Marian's output, with or without a piece."""
+    """Keep each row of Marian's output, with or without a piece; bytes without a row have probability 0."""
     piece_of = {piece.text: piece for piece in read_pieces(model) if piece.text not in SPECIAL_TEXTS}
     text_of = {token: text for text, token in vocab.ids.items()}
     rows: list[int | None] = [vocab.pad, vocab.unk, vocab.bos, vocab.eos]
@@ -165,4 +169,7 @@ def _target_side(model: bytes, vocab: _Vocabulary) -> Side:
             text = f"<row {row}>"
         rows.append(row)
         pieces.append(piece_of.get(text, Piece(text, kind=PieceKind.unused)))
-    return Side(with_pieces(model, pieces), rows, is_nmt=False)
+    # SentencePiece needs all bytes or none.
+    texts = {piece.text for piece in pieces}
+    lost_bytes = [piece for piece in piece_of.values() if piece.kind == PieceKind.byte and piece.text not in texts]
+    return Side(with_pieces(model, [*pieces, *lost_bytes]), [*rows, *(None for _ in lost_bytes)], is_nmt=False)

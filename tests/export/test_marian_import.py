@@ -19,9 +19,10 @@ from nmt.export.marian import import_marian, read_marian
 from nmt.export.packages import load_package
 from nmt.export.parity import load_huggingface
 from nmt.grammar import ToyPair
+from nmt.model.layers import sinusoids
 from nmt.packing.packed import PackedSequences
 from nmt.recipe import Context, DecodeRecipe
-from nmt.special_ids import EOS_ID, PAD_ID
+from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.text.tokenizer import Tokenizers
 from tests.export.conftest import MakeModel
 from tests.export.rounding import perturbed_copies, stable_lines
@@ -239,6 +240,36 @@ def test_generation_options_that_are_not_read_are_named(exported: Path, capsys: 
         "guidance_scale = 1.5",
     ):
         assert f"has {option}, which nmt does not read" in err
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounded_position_encodings_are_sinusoidal(dtype: torch.dtype, exported: Path) -> None:
+    file = exported / "model.safetensors"
+    weights = {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
+    name = "model.encoder.embed_positions.weight"
+    save_file(weights | {name: sinusoids(96, 32).to(dtype)}, file)
+    read_marian(exported)
+    save_file(weights | {name: sinusoids(96, 32).roll(1, dims=0).to(dtype)}, file)
+    assert "is not sinusoidal" in error_of(exported)
+
+
+def test_a_decoder_that_starts_with_eos_counts_its_probability_once(exported: Path) -> None:
+    change(exported / "config.json", decoder_start_token_id=EOS_ID)
+    tensors = read_marian(exported).tensors
+    assert tensors["output.weight"][BOS_ID].equal(tensors["output.weight"][EOS_ID])  # tied to the embeddings
+    assert (tensors["output.bias"][BOS_ID], tensors["output.bias"][EOS_ID]) == (-100, 0)
+
+
+def test_bytes_that_the_vocabulary_lacks_have_probability_0(exported: Path, tmp_path: Path) -> None:
+    vocabulary = json.loads((exported / "vocab.json").read_text())
+    row = vocabulary.pop("<0x41>")
+    (exported / "vocab.json").write_text(json.dumps(vocabulary | {"☃": row}))
+    imported = import_marian(exported, tmp_path / "model")
+    tokenizers = Tokenizers.load(tmp_path / "model")
+    lost = tokenizers.tgt.all_pieces.index("<0x41>")
+    assert imported.tensors["output.bias"][lost] == -100
+    # transformers encodes the character as bytes, too
+    assert tokenizers.src.pieces(tokenizers.src.encode("☃")) == ["▁", "<0xE2>", "<0x98>", "<0x83>"]
 
 
 # --- Invalid input ----------------------------------------------------------------------------------------------------
