@@ -128,6 +128,7 @@ def _intervals(lists: TuningSet, offsets: Floats, slopes: Floats) -> tuple[Float
     is_smallest = masked == masked.min(axis=1, keepdims=True)
     best = np.where(is_smallest, offsets, -np.inf).argmax(axis=1)
     start = lists.counts[sentences, best].sum(axis=0)
+    reached = np.full(len(sentences), -np.inf)
     crossings: list[Floats] = [np.zeros(0)]
     changes: list[Counts] = [np.zeros((0, len(start)))]
     while len(sentences):
@@ -141,7 +142,8 @@ def _intervals(lists: TuningSet, offsets: Floats, slopes: Floats) -> tuple[Float
         following = np.where(overtaken_at == next_at[:, None], slopes[sentences], -np.inf).argmax(axis=1)
         change = lists.counts[sentences, following] - lists.counts[sentences, best]
         continues = np.isfinite(next_at)
-        crossings.append(next_at[continues])
+        reached = np.maximum(next_at, reached)[continues]  # rounding may swap crossings, and with them the changes
+        crossings.append(reached)
         changes.append(change[continues])
         sentences, best = sentences[continues], following[continues]
     all_crossings = np.concatenate(crossings)

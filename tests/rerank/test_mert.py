@@ -1,5 +1,6 @@
 """The exact line search against brute force, and tuning with known optima."""
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -68,6 +69,16 @@ def test_a_line_without_changes_has_step_zero() -> None:
     lists = random_lists(0, "bleu")
     weights = np.array([1.0, 2.0, 3.0])
     assert search_line(lists, weights, np.zeros(3)) == (0.0, lists.score(weights))
+
+
+def test_rounded_crossings_at_the_same_step_keep_their_order() -> None:
+    """With one feature, all candidates cross at the same step, up to rounding."""
+    for seed in range(300):
+        lists = random_lists(seed, "bleu")
+        lists = replace(lists, features=lists.features[:, :, :1])
+        weights, direction = np.random.Generator(np.random.PCG64(seed)).normal(size=(2, 1))
+        with np.errstate(all="raise"):  # counts would be negative between swapped crossings
+            search_line(lists, weights, direction)
 
 
 def test_tuning_finds_the_informative_feature() -> None:
