@@ -93,7 +93,8 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
     markup = [i for i, piece in enumerate(read_pieces(tgt.subword_model)) if piece.text in (*TERM_MARKERS, SEPARATOR)]
     for option in ignored_options(generation, markup if tgt.is_nmt else ()):
         warn(f"{source} has {option} = {generation[option]}, which nmt does not read; translations may differ")
-    if (generation.get("num_beams") or 1) > 1 and not generation.get("early_stopping"):
+    decode = from_generation_config(generation, recipe.max_positions)
+    if decode.beam_size > 1 and not generation.get("early_stopping"):
         say("early_stopping is not set: transformers searches longer than nmt; --set stop=exact also does, more slowly")
     tokenizer_config = _read_optional(source / "tokenizer_config.json", default={})
     metadata = ModelMetadata(
@@ -101,7 +102,7 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
         tgt_lang=tgt_lang or _language(tokenizer_config, "target_lang", "--tgt-lang"),
         src_vocab_size=len(src.rows),
         tgt_vocab_size=len(tgt.rows),
-        decode=from_generation_config(generation, recipe.max_positions),
+        decode=decode,
         origin={"imported": source.resolve().name},
         **_text_options(source, config, is_nmt=src.is_nmt),
     )
@@ -141,7 +142,7 @@ def read_json(path: Path) -> Config:
     """Read a JSON object from a file. Raises UserError."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path} is not readable JSON ({message_of(error)}); it must be a JSON object; download it again"
         ) from error

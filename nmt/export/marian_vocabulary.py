@@ -90,7 +90,7 @@ def _read_vocabulary(path: Path, config: Mapping[str, Any], size: int) -> _Vocab
         ids = {str(piece): int(token) for piece, token in json.loads(path.read_text(encoding="utf-8")).items()}
         pad, eos, bos = (int(config[name]) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"))
         unk = ids["<unk>"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} or config.json is not valid ({type(error).__name__}: {error}); they must map all pieces and <unk> "
             "to ids and define the pad, EOS and decoder start tokens; download them again"

@@ -333,6 +333,18 @@ def test_damaged_files_are_named(exported: Path) -> None:
     read_marian(exported)
 
 
+@pytest.mark.parametrize("value", ["many", {"a": 2}, [2]])
+def test_an_invalid_number_of_beams_is_an_error(value: object, exported: Path) -> None:
+    change(exported / "generation_config.json", num_beams=value, early_stopping=False)
+    assert "nmt does not support the generation configuration (num_beams = " in error_of(exported)
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "generation_config.json"])
+def test_json_that_is_nested_too_deeply_is_an_error(name: str, exported: Path) -> None:
+    (exported / name).write_text("[" * 100_000)
+    assert name in error_of(exported)
+
+
 @pytest.mark.parametrize("name", ["source.spm", "target.spm"])
 def test_an_empty_subword_model_is_rejected(name: str, exported: Path) -> None:
     (exported / name).write_bytes(b"")
