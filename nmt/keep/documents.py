@@ -56,7 +56,8 @@ class DocumentSegment(NamedTuple):
 def html_segments(document: str) -> Iterator[DocumentSegment]:
     """Yield the text of each block element; the last segment has no text.
 
-    Scripts, styles, preformatted text, and block elements with translate="no" are copied.
+    Elements such as scripts, formulas and preformatted text are copied, see `_COPIED`, and so are block elements with
+    translate="no" or the like, see `has_no_translation`.
     """
     copied = 0  # start of the next copied part
     for start, end in _blocks(document):
@@ -111,15 +112,18 @@ def _has_content(tag: re.Match[str], void: Collection[str] = ()) -> bool:
 def _end_of_element(document: str, tag: re.Match[str]) -> int:
     """Return the end of the element that a tag opens; the end of the document if it is not closed."""
     name = tag["name"].lower()
-    tags = re.compile(rf"<(?P<end>/?){name}(?=[\s/>])[^<>]*>", re.IGNORECASE)
+    if name in _RAW:
+        closing = re.compile(rf"</{name}(?=[\s/>])[^<>]*>", re.IGNORECASE).search(document, tag.end())
+        return closing.end() if closing else len(document)
     depth = 1
-    for other in tags.finditer(document, tag.end()):
-        if other["end"]:
-            depth -= 1
-        elif name not in _RAW and not other[0].endswith("/>"):
-            depth += 1
-        if not depth:
-            return other.end()
+    for other in TAG.finditer(document, tag.end()):
+        if (other["name"] or "").lower() == name:
+            if other["end"]:
+                depth -= 1
+            elif not other["rest"].endswith("/"):
+                depth += 1
+            if not depth:
+                return other.end()
     return len(document)
 
 

@@ -55,6 +55,11 @@ def test_elements_that_must_not_be_translated_are_copied() -> None:
         ],
         "<svg><svg></svg><text>One</text></svg>Two": ["Two", ""],
         "<script>'<script>'</script >One": ["One", ""],
+        "<script>'<!--'</script><p>One</p><!-- Two --><textarea>'<!--'</textarea>3 x": ["One", "3 x", ""],
+        '<div translate="no">One<div title="1 < 2">Two</div>Three</div>Four': ["Four", ""],
+        "<div translate=no>One<!-- </div> -->Two</div><pre><!-- </pre> --></pre>Three": ["Three", ""],
+        "<x[ translate=no>One</x[><c++ translate=no>Two</c++>": [""],
+        "<x.y translate=no>One</x-y></x.y><p>Two</p>": ["Two", ""],
     }
     for text, expected in texts.items():
         segments = list(html_segments(text))
