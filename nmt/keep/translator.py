@@ -48,7 +48,7 @@ class Fallbacks:
 
     A line of several sentences may have several fallbacks.
 
-    searched: a second search, with required phrases or without digits
+    searched: a second search: sentence by sentence, with required phrases, or without digits
     split:    splitting at the items
     copied:   leaving the line untranslated, which includes lines with too many open elements
     unmet:    lines of `split` and `copied` that lack their prefix or a required phrase, or have a forbidden one
@@ -299,7 +299,7 @@ class PreservingTranslator:
         self._keep(list(sentences), joined)
         for line, parts in sentences.items():
             if line.kept:
-                line.fallbacks = reduce(or_, (part.fallbacks for part in parts))
+                line.fallbacks = reduce(or_, (part.fallbacks for part in parts), Fallbacks(searched=1))
 
     def _sentences(self, line: _Line) -> list[_Line]:
         """Return the sentences of a line; none if there is only one, or if required phrases apply to the whole line."""

@@ -132,6 +132,14 @@ def test_sentences_are_searched_again_or_split_alone() -> None:
     assert translator.start_translation([item])()[0][0].text.startswith("<b>2 {x}")
 
 
+def test_a_line_that_is_translated_sentence_by_sentence_counts_as_translated_again() -> None:
+    script = Script({"See {x}. He has it.": "", "See {x}.": "Sieh {x}.", "He has it.": "Er hat es."})
+    script.splits_sentences = True
+    translator = keeping(script)
+    assert best_of(translator, "See {x}. He has it.") == "Sieh {x}. Er hat es."
+    assert translator.fallbacks.describe() == "kept all items; 1 line translated again"
+
+
 def test_sentences_of_a_document_have_the_context_of_their_line() -> None:
     script = Script({"See {x}. He has it.": "", "See {x}.": "Sieh {x}.", "He has it.": "Er hat es."})
     script.splits_sentences = True
