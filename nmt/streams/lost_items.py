@@ -13,7 +13,6 @@ _NAMES = {"markup": "tags", "urls": "URLs", "emails": "e-mail addresses", "place
 _GRAMMAR = ItemGrammar(("urls", "emails", "placeholders"), "en", "en")
 # Closing and empty tags, and those with attributes. Others may be something else, as in "a<b and c>d".
 _TAG = re.compile(r"</[A-Za-z][\w:.-]*\s*>|<[Bb][Rr]>|<[A-Za-z][\w:.-]*(?:\s+[\w:.-]+=[^<>]*|\s*/)>")
-
 _FORMAT = re.compile(r"%(?:[\w(#+-]|\.\d)")  # the beginning of a placeholder such as %s, unlike 100%
 
 
@@ -34,7 +33,8 @@ class LostItems:
             # These tests take a fraction of the time of the patterns, and few lines pass them.
             if "<" in text:
                 items += [("markup", tag[0]) for tag in _TAG.finditer(text)]
-            if "{" in text or "@" in text or "://" in text or "www." in text or ("%" in text and _FORMAT.search(text)):
+            may_have_url = "://" in text or "www." in text.lower()
+            if "{" in text or "@" in text or may_have_url or ("%" in text and _FORMAT.search(text)):
                 items += [(item.kind, item.text) for item in _GRAMMAR.find_source(text)]
             lost = {kind for kind, item in items if kind not in kept and item not in translation} if items else ()
             if lost:

@@ -12,6 +12,7 @@ from nmt.streams.lost_items import LostItems
         ("one<br>two <img src='a'>", "eins zwei", {"markup"}),
         ("I have {count} cats: %s", "Ich habe Katzen", {"placeholders"}),
         ("see http://a.org or a@b.org", "siehe", {"urls", "emails"}),
+        ("see WWW.a.org", "siehe", {"urls"}),
         ("I have <b>{n}</b> at www.a.org", "<b>Ich</b> habe {n} auf www.a.org", set()),
         ("if a < b and c > d", "wenn a kleiner ist", set()),
         ("if a<b and c>d", "wenn a kleiner ist", set()),
