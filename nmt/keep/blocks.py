@@ -31,6 +31,7 @@ class _Element:
 
     start, end: offsets of its tags; -1 for a tag that is missing
     in_text:    whether it may be part of a sentence
+    is_block:   whether it separates texts
     has_text:   whether letters or digits are directly in it, not in one of its children
     filled:     its children with letters or digits
     space:      white space between the text before the element and the first text in it

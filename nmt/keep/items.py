@@ -77,7 +77,7 @@ _NUMBER = (
     rf"(?!{_LOCAL}{{0,64}}@)"  # not the beginning of an e-mail address
 )
 _VERSION = rf"(?<!{_WORD})[vV]\d++(?:\.\d++)++(?!{_LOCAL}{{0,64}}@)"  # its points are not decimal points
-_SPACED_NUMBER = rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?!\d)(?:,\d+)?|"
+_SPACED_NUMBER = rf"\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?!\d)(?:,\d+)?"
 _PHONE_NUMBER = rf"\+\d+(?:[{_SPACES}]\d+){{3,}}"  # with a country code, such as +420 123 456 789
 
 
@@ -109,7 +109,7 @@ class FixedText(NamedTuple):
     spans: tuple[tuple[int, int], ...]
 
     def items(self) -> list[Item]:
-        """Return the parts as items, with at most 100 different texts."""
+        """Return the parts as items, with at most 100 different texts, because each is searched for in translations."""
         items = [Item(FIXED, " ".join(self.line[start:end].split()), start, end) for start, end in self.spans]
         texts = set(islice(dict.fromkeys(item.text for item in items), _MAX_FIXED))
         return [item for item in items if item.text in texts]
@@ -238,7 +238,7 @@ def _pair_equal(sources: Sequence[Item], targets: Sequence[Item], source_key: _K
 
 @cache
 def _pattern(language: str) -> re.Pattern[str]:
-    spaced = _SPACED_NUMBER if _SEPARATORS.get(language, _SEPARATORS["en"])[1] == _SPACES else ""
+    spaced = f"{_SPACED_NUMBER}|" if _SEPARATORS.get(language, _SEPARATORS["en"])[1] == _SPACES else ""
     return re.compile(
         f"(?P<urls>{_URL})|(?P<emails>{_EMAIL})|(?P<placeholders>{_PLACEHOLDER})"
         f"|(?P<numbers>{_VERSION}|{_SIGN}(?:{spaced}{_NUMBER}))"
@@ -268,7 +268,10 @@ def _occurrences(fixed: Sequence[Item], text: str, flags: int = 0) -> list[Item]
 
 
 def _most_similar(sources: Sequence[Item], src_length: int, targets: Sequence[Item], tgt_length: int) -> list[Item]:
-    """Return as many targets of each text as there are sources, first those of equal case and relative position."""
+    """Return as many targets of each text as there are sources: those of equal case, then of similar position.
+
+    Positions are relative to the length of each side.
+    """
     groups: defaultdict[str, list[Item]] = defaultdict(list)
     for target in targets:
         groups[target.text.casefold()].append(target)
@@ -278,15 +281,19 @@ def _most_similar(sources: Sequence[Item], src_length: int, targets: Sequence[It
         equal = [source for source in sources if source.text.casefold() == text]
         texts = {source.text for source in equal}
         positions = [source.start / src_length for source in equal]
-
-        def rank(target: Item) -> tuple[bool, float]:
-            position = target.start / tgt_length
-            index = bisect_right(positions, position)  # noqa: B023 - called in this iteration
-            near = positions[max(index - 1, 0) : index + 1]  # noqa: B023
-            return target.text not in texts, min(abs(position - other) for other in near)  # noqa: B023
-
-        selected += sorted(groups[text], key=rank)[: len(equal)]
+        key = partial(_dissimilarity, texts=texts, positions=positions, tgt_length=tgt_length)
+        selected += sorted(groups[text], key=key)[: len(equal)]
     return sorted(selected, key=lambda item: item.start)
+
+
+def _dissimilarity(
+    target: Item, texts: Collection[str], positions: Sequence[float], tgt_length: int
+) -> tuple[bool, float]:
+    """Return whether a target equals none of these texts, and its distance to the nearest of ascending positions."""
+    position = target.start / tgt_length
+    index = bisect_right(positions, position)
+    near = positions[max(index - 1, 0) : index + 1]
+    return target.text not in texts, min(abs(position - other) for other in near)
 
 
 def _with_fixed(fixed: Sequence[Item], items: list[Item]) -> list[Item]:
@@ -319,7 +326,10 @@ def _groups(item: Item) -> list[Item]:
 
 
 def _parse(text: str, language: str) -> tuple[str, str, str] | None:
-    """Return sign, whole part with its separators, and fraction; None for notations such as 10:30 and 0 800 123 456."""
+    """Return sign, whole part with its separators, and fraction.
+
+    None for notations such as 10:30 and 0 800 123 456, and for languages whose number format is unknown.
+    """
     if language not in _SEPARATORS:
         return None
     decimal, group = _SEPARATORS[language]

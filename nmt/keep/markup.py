@@ -32,7 +32,7 @@ _ADDED_AFTER = f".{_ADDED_WITHIN}"
 
 
 class Interval(NamedTuple):
-    """A range of words."""
+    """A range of words, or of characters."""
 
     start: int
     end: int
@@ -44,8 +44,7 @@ class MarkedText:
 
     text:     without line breaks or tabs; entities are decoded
     elements: top-level elements, in order
-    fixed:    content of inline elements with code or with `has_no_translation`; at most 100 different texts, because
-              each is searched for in the translation
+    fixed:    content of inline elements with code or with `has_no_translation`
     escaped:  pattern of the characters of a translation that become entities; "" for none
     too_deep: whether the line has too many open elements; `text` is then empty, and the whole line is one element
     """
@@ -129,9 +128,10 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 class _Placement:
     """Finds the positions of elements in a translation.
 
-    Source and translation are ranges of words; offsets are in characters.
+    Intervals are ranges of words, unless a docstring names offsets, which are in characters.
 
-    copied: ranges of the translation that fixed elements replace; their content is inserted with their tags
+    copied: offsets of the parts of the translation that fixed elements replace; their content is inserted with their
+            tags
     """
 
     def __init__(self, text: str, translation: str, links: Links) -> None:
@@ -298,6 +298,8 @@ class _Placement:
         """Insert a fixed element in place of its content; return whether the translated words contain it.
 
         The content may be part of a compound, as in max-Funktion.
+
+        translated: offsets of the translated words
         """
         content = self._text[element.start : element.end].strip()
         found = re.compile(whole_words(content), re.IGNORECASE).search(

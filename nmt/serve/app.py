@@ -237,11 +237,10 @@ def _request_options(body: TranslateRequest) -> RequestOptions:
 
 
 def _check_phrases(body: TranslateRequest, model: ServedModel) -> None:
-    """Raise HTTPException if a required or preferred phrase contains a forbidden one, or the prefix does.
+    """Raise HTTPException if a preferred or required phrase, or the prefix, contains a forbidden phrase.
 
-    A required phrase with alternatives is refused if all of them do.
-
-    The prefix takes precedence over forbidden phrases of the server.
+    A required phrase with alternatives is an error only if each alternative contains one. The prefix may contain
+    forbidden phrases of the server, because it takes precedence over them.
     """
     for phrase in body.forbidden:
         if contains_phrase(body.prefix, phrase, ignores_case=model.translator.lowercases):

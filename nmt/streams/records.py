@@ -207,7 +207,7 @@ class RecordReader:
     def read(self, line: str, number: int, name: str) -> Record:
         """Parse the line of record `number` (from 1) of the input `name`; a blank JSON line is an empty text.
 
-        Raises UserError if the line has no text in the expected column or field.
+        Raises UserError if the line has no text in the expected column or field, or an invalid field.
         """
         where = f"{name}, line {number + self.header_lines}"
         match self.format:

@@ -67,7 +67,7 @@ class Source:
 
         context: document context of the records, see `with_context`
 
-        Raises UserError if the input cannot be opened or the glossary is invalid.
+        Raises UserError if the input cannot be opened, or if its header or the glossary is invalid.
         """
         terms = None if glossary is None else Glossary.load(glossary)
         reader = replace(reader, context=context)
