@@ -302,7 +302,10 @@ class PreservingTranslator:
                 line.fallbacks = reduce(or_, (part.fallbacks for part in parts), Fallbacks(searched=1))
 
     def _sentences(self, line: _Line) -> list[_Line]:
-        """Return the sentences of a line; none if there is only one, or if required phrases apply to the whole line."""
+        """Return the sentences of a line; none if there is only one, or if required phrases apply to the whole line.
+
+        None also for a sentence, and if the wrapped translator does not split lines.
+        """
         translator, text = self._translator, line.marked.text
         if not translator.splits_sentences or line.is_sentence or translator.require or line.plain.required:
             return []

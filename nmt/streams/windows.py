@@ -48,7 +48,7 @@ def split_windows(
     """Yield windows of at most `size` records; a window that reaches `max_characters` ends.
 
     wait:  returns whether a record or the end of the input arrives within a number of seconds; None for a file
-    delay: with `wait`, a window ends this many seconds after its first record
+    delay: with `wait`, seconds after its first record that a window waits for others
     whole_documents: whether a full window of a file also has the rest of its last document, for models that need
                      translations of the context; windows are the same if a resumed command starts at one of them
 
