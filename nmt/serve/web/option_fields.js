@@ -10,12 +10,14 @@ export function fillSelect(id, options) {
   select.value = options.some(([value]) => value === before) ? before : options[0]?.[0] ?? "";
 }
 
+/** Return the text of a field; "" if the field is disabled. */
+const enabledText = (id) => (element(id).disabled ? "" : element(id).value);
+
 /** Return the phrases of a field, which are separated by commas. */
-export const phrases = (id) => (element(id).disabled ? "" : element(id).value).split(",")
-  .map((phrase) => phrase.trim()).filter(Boolean);
+export const phrases = (id) => enabledText(id).split(",").map((phrase) => phrase.trim()).filter(Boolean);
 
 /** Return the lines of the glossary that are not blank: number, and the parts between equals signs. */
-const glossaryLines = () => (element("glossary").disabled ? "" : element("glossary").value).split("\n")
+const glossaryLines = () => enabledText("glossary").split("\n")
   .map((line, i) => ({number: i + 1, sides: line.split("=").map((side) => side.trim())}))
   .filter(({sides}) => sides.some(Boolean) || sides.length > 1);
 
