@@ -2,9 +2,9 @@
 
 The first line of the journal is the origin of the part: model, options and input. Each further line is a mark: the
 number of records so far, the size of the part, and the SHA-256 of the input and of the part so far. A resuming command
-truncates the part at the last mark, if model and options are unchanged, and input and part are unchanged up to the
-mark. The journal is locked while a command writes. A part whose journal has no marks is removed or overwritten; one
-without a valid journal is an error, except with --restart.
+truncates the part at the last mark if model, options and the part up to the mark are unchanged; before it writes, it
+checks that the input up to the mark is unchanged. The journal is locked while a command writes. A part whose journal
+has no marks is removed or overwritten; one without a valid journal is an error, except with --restart.
 """
 
 from __future__ import annotations
