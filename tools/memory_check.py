@@ -24,7 +24,7 @@ PRECISIONS: dict[str, SearchPrecision] = {"torch": "fp32", "ctranslate2": "int8"
 EPILOG = """\
 The first file has the first lines of SRC. Each further file is the previous one after one to five edits: a line is
 inserted, deleted, or moved, or a word is changed. Each file is translated without a memory, and with one that has the
-translations of all earlier files, as `nmt translate` does (CTranslate2 without padding). Columns:
+translations of all earlier files, as `nmt translate` does. Columns:
   reused   fraction of lines found in the memory
   texts    files with a different translation
   scores   files with a different score of a translation

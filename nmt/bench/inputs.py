@@ -91,6 +91,7 @@ class DecodingRequest:
     source:        file of sentences; None generates random sentences, for random weights only
     tokenizer:     directory with the tokenizers of a random model; None makes one with the words w0, w1, ...
     num_sentences: sentences to read or generate
+    vocab_size:    vocabulary size of a random model; None uses that of its published model or recipe
     output_tokens: exact length of every output; None lets a trained model decide and uses the source length with
                    random weights
     settings:      overrides of the `decode` section

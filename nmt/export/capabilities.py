@@ -95,7 +95,7 @@ def require_supported(
     device: EngineDevice | None = None,
     ensemble: Sequence[str | Path] = (),
 ) -> None:
-    """Raise UserError with all `unsupported_options`, if any."""
+    """Raise CommandError with all `unsupported_options`, if any."""
     if unsupported := unsupported_options(decode, precision, device, ensemble):
         names = "; ".join(unsupported)
         raise CommandError(f"--engine ctranslate2 does not support {names}; change these options or use --engine torch")

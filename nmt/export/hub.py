@@ -30,7 +30,7 @@ def require_token() -> str:
 
 
 def require_repository_name(name: str) -> None:
-    """Raise UserError unless a string is a valid repository name with an owner, which the model card needs."""
+    """Raise CommandError unless a string is a valid repository name with an owner, which the model card needs."""
     from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # noqa: PLC0415
 

@@ -202,7 +202,8 @@ def _wait_for_port(process: subprocess.Popen[bytes], log: Path) -> int:
         if found := _ADDRESS.search(log.read_text(encoding="utf-8", errors="replace")):
             return int(found[1])
         sleep(0.05)
-    raise UserError(f"the server did not start:\n{log.read_text(encoding='utf-8', errors='replace')}")
+    output = log.read_text(encoding="utf-8", errors="replace")
+    raise UserError(f"the server did not start; fix the cause in its output and rerun:\n{output}")
 
 
 async def _send(lines: Sequence[str], port: int, workload: ServingWorkload) -> list[tuple[str | None, float]]:

@@ -29,7 +29,7 @@ examples:
 Uses NMT_PYTHON (default python3) with its installed torch, and no network. Other missing packages are installed from
 --wheels into the output folder; the command that downloads them is printed.
 
-exit status: 0 all measured checks passed, 1 a check failed, 2 invalid command line
+exit status: 0 all measured checks passed, 1 a check failed or none was measured, 2 invalid command line
 """
 
 
