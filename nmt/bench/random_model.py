@@ -42,7 +42,7 @@ def numbered_word_tokenizers(vocab_size: int) -> Tokenizers:
     require_ordinary_tokens(vocab_size)
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(_word(number) for number in range(vocab_size - FIRST_ORDINARY_ID)),
+        sentence_iterator=map(_word, range(vocab_size - FIRST_ORDINARY_ID)),
         model_writer=model,
         model_type="word",
         vocab_size=vocab_size,

@@ -125,18 +125,19 @@ def _short(key: str, value: object) -> str:
 
 
 def _scores(report: dict[str, Any]) -> Iterator[str]:
-    if not report.get("tests"):
+    tests = report.get("tests")
+    if not tests:
         return
     yield from ("## Scores", "", "Measured by nmt before the export, with the search options below.", "")
     yield from ("| test set | metric | score | signature |", "|---|---|---|---|")
-    for test in report.get("tests", []):
+    for test in tests:
         for score in test.get("scores", []):
             signature = _escape(score["signature"])
             tag = f"`{test['tag']}`" if test.get("tag") else None
             direction = ", ".join(filter(None, (test["name"], test.get("languages"), tag)))
             yield f"| {direction} | {score['name']} | {score['value']:.2f} | `{signature}` |"
     yield ""
-    for test in report.get("tests", []):
+    for test in tests:
         matches = (test.get("leaks") or {}).get("any") or {"exact": 0, "near": 0}
         leaked = matches["exact"] + matches["near"]
         if leaked:

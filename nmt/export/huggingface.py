@@ -137,7 +137,7 @@ def _tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:
     if model.recipe.tied_embeddings == "none":
         yield "lm_head.weight", model.output.weight
     if model.output.bias is not None:
-        yield "final_logits_bias", model.output.bias.detach().unsqueeze(0)
+        yield "final_logits_bias", model.output.bias.unsqueeze(0)
     else:
         yield "final_logits_bias", torch.zeros(1, model.output.weight.shape[0])
     for name, parameter in model.named_parameters():

@@ -76,10 +76,10 @@ def default_sample(loaded: LoadedModel, tokenizer: Tokenizer) -> Sample:
         return Sample(list(dict.fromkeys(lines)), "the validation set")
     ordinary = [i for i, piece in enumerate(read_pieces(tokenizer.model)) if piece.kind == PieceKind.ordinary]
     rng = random.Random(1)
-    lines = []
-    if ordinary:
-        for _ in range(NUM_SENTENCES):
-            lines.append(tokenizer.decode(rng.choices(ordinary, k=rng.randint(1, _MAX_RANDOM_PIECES))))
+    lines = [
+        tokenizer.decode(rng.choices(ordinary, k=rng.randint(1, _MAX_RANDOM_PIECES)))
+        for _ in range(NUM_SENTENCES if ordinary else 0)
+    ]
     return Sample(lines, "random pieces of the source tokenizer")
 
 
@@ -200,8 +200,8 @@ def _compare(
         for score, hypothesis in zip(scores, hypotheses[batch], strict=True):
             pairs = zip(score.token_log_probs, hypothesis.token_log_probs, strict=True)
             differences += [abs(a - b) for a, b in pairs]
-    mean = sum(differences) / max(len(differences), 1)
-    return _Comparison(len(hypotheses), num_equal, max(differences, default=0.0), mean)
+    mean = sum(differences) / len(differences)
+    return _Comparison(len(hypotheses), num_equal, max(differences), mean)
 
 
 def _cpu_compute_type(quantization: Quantization) -> str:
