@@ -45,7 +45,7 @@ class Row:
     scores: int = 0
 
     def __str__(self) -> str:
-        fraction = self.reused / max(1, self.lines)
+        fraction = self.reused / self.lines
         return f"| {self.engine} | {self.files:,} | {self.lines:,} | {fraction:.1%} | {self.texts} | {self.scores} |"
 
 

@@ -143,10 +143,8 @@ class SystemProcess:
         raise UserError(f"{self._name} exited early; its last output is above; fix the cause, then rerun")
 
     def _signal(self, number: signal.Signals) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            return
 
 
 def _environment(name: str, workload: Workload, settings: Mapping[str, str], folder: Path) -> dict[str, str]:

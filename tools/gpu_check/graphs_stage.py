@@ -18,7 +18,7 @@ from gpu_check.settings import NO_GPU, Settings
 from nmt.bench.device import synchronize
 from nmt.bench.inputs import DecodingRequest, prepare_decoding
 from nmt.checkpoint import load_model
-from nmt.devices.precision import torch_dtype
+from nmt.devices.precision import ComputeType, torch_dtype
 from nmt.inference.captured import CapturedModel, EagerRecorder, GraphRecorder, Recorder, Run
 from nmt.inference.prepacked import prepack
 from nmt.model.transformer import Transformer
@@ -71,8 +71,9 @@ def run(settings: Settings, results: Results, _part: str) -> None:
         device = choose_device(settings.device)
         batches = _batches(directory, lines, device, size=settings.pick(32, 3))
         options = SearchOptions.from_recipe(decode, 250)
-        for precision in ("fp32", "bf16"):
-            model = load_model(directory, device).transformer.to(torch_dtype("bf16" if precision == "bf16" else "fp32"))
+        precisions: tuple[ComputeType, ...] = ("fp32", "bf16")
+        for precision in precisions:
+            model = load_model(directory, device).transformer.to(torch_dtype(precision))
             prepack(model)
             _compare(settings, results, model, batches, options, precision)
 

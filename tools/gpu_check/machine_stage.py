@@ -14,7 +14,7 @@ from gpu_check.settings import NO_GPU, Settings
 from nmt.bench.device import LinearRate, measure_linear
 from nmt.bench.flops import ModelFlops
 from nmt.bench.model_specs import find_model_spec
-from nmt.devices.precision import ComputeType as Precision
+from nmt.devices.precision import ComputeType
 from nmt.evaluate.report import describe_machine
 from nmt.processes.distributed import choose_device
 
@@ -63,7 +63,7 @@ def _rates(name: str, settings: Settings, device: torch.device) -> dict[str, Lin
     spec = find_model_spec(name, (), settings.pick(None, 200))
     rows = settings.pick(4_096, 64)
     matmuls = ModelFlops(spec.recipe.model, spec.tgt_vocab_size).matmuls(rows, rows)[: settings.pick(None, 1)]
-    kinds: tuple[Precision, ...] = ("fp32", "bf16", "fp16") if settings.on_gpu else ("fp32", "bf16")
+    kinds: tuple[ComputeType, ...] = ("fp32", "bf16", "fp16") if settings.on_gpu else ("fp32", "bf16")
     rates = {str(kind): measure_linear(matmuls, kind, device) for kind in kinds}
     if settings.on_gpu:
         with _tf32():

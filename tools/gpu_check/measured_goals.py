@@ -47,17 +47,19 @@ def measure(settings: Settings, results: Results, goal: Goal) -> None:
     if entry is None:
         failed, _, _ = problem.removeprefix("bench: ").partition(" ")
         if failed in ("eole", "transformers", "ctranslate2"):
-            return results.not_measured(*row, problem)
-        return results.check(*row, problem, False)
+            results.not_measured(*row, problem)
+        else:
+            results.check(*row, problem, False)
+        return
     for line in _times_and_scores(entry):
         results.note(line)
     if not settings.on_gpu:
         results.note(f"On a CPU: {format_result(entry)}.")
-        return results.not_measured(*row, "no GPU; measured on the CPU")
+        results.not_measured(*row, "no GPU; measured on the CPU")
+        return
     results.check(*row, format_result(entry), is_reached(entry))
     if not settings.small:
         add_entries([entry])
-    return None
 
 
 def _measure_alone(settings: Settings, goal: Goal, words: Sequence[str]) -> tuple[Entry | None, str]:

@@ -86,9 +86,9 @@ def translate_variants(model: Path, lines: Sequence[str], marked: Sequence[str])
     kept = [found[0].text for found in keeping.start_translation(inputs)()]
     plain_translator = Translator.load(model, "cpu", "fp32", decode)
     return [
-        Variant("plain text", plain_translator.translate(list(lines)), None, 0),
+        Variant("plain text", plain_translator.translate(lines), None, 0),
         _variant("with markup, --keep", marked, kept, pair, keeping.fallbacks),
-        _variant("with markup, without --keep", marked, plain_translator.translate(list(marked)), pair, None),
+        _variant("with markup, without --keep", marked, plain_translator.translate(marked), pair, None),
     ]
 
 
