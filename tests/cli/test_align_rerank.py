@@ -150,7 +150,7 @@ def test_invalid_input_of_align_is_one_line(folder: Path, tmp_path: Path, nmt: N
         assert expected in one_line(err)
     status, _, err = nmt("align", model, src, tgt, "--choose", src, tgt, "--layer", "1")
     assert status == 2
-    assert "leave out either these or --choose" in " ".join(err.replace("\u2502", " ").split())
+    assert "leave out either these or --choose" in one_line(err)
 
 
 # --- Reranking --------------------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ def test_wrong_input_of_rerank_is_one_line(folder: Path, nbest: Path, tmp_path: 
     for both in ((), (*tune, "--weights", tmp_path / "w.toml")):
         status, _, err = nmt("rerank", forward, src, nbest, *both)
         assert status == 2
-        assert "give either" in " ".join(err.replace("\u2502", " ").split())
+        assert "give either" in one_line(err)
     given = ("--weights", tmp_path / "w.toml")
     for option, value in (("--save-weights", "new"), ("--metric", "bleu"), ("--restarts", 10), ("--seed", 1)):
         status, _, err = nmt("rerank", forward, src, nbest, *given, option, value)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from tests.extras import needs_ctranslate2, needs_transformers
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export")
-    pairs = list(islice(generate("train", 100, seed=1), 100))
+    pairs = list(generate("train", 100, seed=1))
     tokenizers = train_tokenizers(
         lambda: ((pair.src, pair.tgt) for pair in pairs), TokenizerRecipe(vocab_size=350), folder
     )

@@ -1,6 +1,5 @@
 """Searches with CTranslate2 that reach the maximum length find the translations of nmt's own search."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from nmt.recipe import DecodeRecipe
 from nmt.special_ids import BOS_ID, PAD_ID, UNK_ID
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers
+from tests.export.conftest import MakeModel
 from tests.extras import import_ctranslate2
 
 import_ctranslate2()
@@ -24,7 +24,7 @@ BEAM_SIZE = 4
 
 
 @pytest.fixture(scope="module")
-def model(request: pytest.FixtureRequest, make_model: Callable[..., Path]) -> Path:
+def model(request: pytest.FixtureRequest, make_model: MakeModel) -> Path:
     """A model that often repeats words up to the maximum length: in 12 (seed 2) and 28 (seed 5) of 30 lines.
 
     PAD, UNK and BOS are improbable, as in trained models: CTranslate2 excludes them before it computes probabilities.

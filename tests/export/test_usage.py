@@ -139,7 +139,6 @@ def test_the_card_names_the_repository(make_model: MakeModel, tmp_path: Path) ->
         export_model(make_model(), out, ExportOptions("ctranslate2", repository=repository))
         card = (out / "README.md").read_text()
         assert repr(name) in card
-        assert "FOLDER" not in card
         packages = "ctranslate2 sentencepiece huggingface_hub" if repository else "ctranslate2 sentencepiece"
         assert f"\npip install {packages}\n" in card
 
