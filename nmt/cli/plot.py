@@ -64,6 +64,7 @@ def alignment(
     target = _read_line(tgt, line)
     aligner = load_aligner(model, layer, heads, at, device, tag)
     draw_attention(read_attention(aligner, source, target), out)
+    typer.echo(out)
 
 
 def _read_line(path: Path, number: int) -> str:

@@ -121,7 +121,7 @@ def test_translations_come_with_their_alignments(folder: Path, nmt: Nmt) -> None
 def test_alignment_is_plotted(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
     command = ("plot", "alignment", folder / "forward", folder / "src", folder / "tgt", "-o", tmp_path / "map.png")
-    assert nmt(*command, "--line", 3)[:2] == (0, "")
+    assert nmt(*command, "--line", 3)[:2] == (0, f"{tmp_path / 'map.png'}\n")
     assert (tmp_path / "map.png").stat().st_size > 1_000
     status, _, err = nmt(*command, "--line", 9)
     assert status == 1
