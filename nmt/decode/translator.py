@@ -305,9 +305,13 @@ class Translator(TextTranslator):
     def attention(self, line: str, translation: Translation) -> Attention:
         """See `TextTranslator.attention`.
 
-        Raises TypeError unless the line is a string, and UserError if it must be split.
+        Raises TypeError unless the line is a string and the translation a Translation, and UserError if the line must
+        be split.
         """
         require_strings("line", [line])
+        if not isinstance(translation, Translation):
+            got = type(translation).__name__
+            raise TypeError(f"translation must be a Translation, got {got}; use one of translate_n_best")
         parts = self._split(line)
         if len(parts) > 1:
             raise UserError(f"the line is split into {len(parts)} parts; attention needs one part; send one sentence")
