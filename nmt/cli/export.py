@@ -39,7 +39,7 @@ def export(
     push: Annotated[str | None, typer.Option(help="Upload to the Hugging Face Hub as OWNER/MODEL.")] = None,
     private: Annotated[bool, typer.Option("--private", help="With --push: make the repository private.")] = False,
     no_parity_check: Annotated[
-        bool, typer.Option("--no-parity-check", help="Skip the parity check; only if transformers is not installed.")
+        bool, typer.Option("--no-parity-check", help="Skip the check of --to huggingface; only without transformers.")
     ] = False,
 ) -> None:
     """Write a model for CTranslate2 or Hugging Face transformers, with a model card.
@@ -50,6 +50,11 @@ def export(
     """
     if quantization is not None and to != "ctranslate2":
         raise typer.BadParameter("--quantization has no effect on --to huggingface; leave out --quantization")
+    if no_parity_check and to == "ctranslate2":
+        raise typer.BadParameter(
+            "--no-parity-check has no effect on --to ctranslate2, which needs package ctranslate2 even without the "
+            "check; leave out --no-parity-check"
+        )
     require_at_most_one({"--sample": sample is not None, "--no-parity-check": no_parity_check})
     if private and push is None:
         raise missing_option("--private", "--push")

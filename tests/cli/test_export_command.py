@@ -165,6 +165,8 @@ def test_wrong_options_of_export_are_one_line(
         found, out, err = nmt("export", model, "-o", tmp_path / "out", "--to", "huggingface", *options)
         assert (found, out) == (status, "")
         assert expected in one_line(err)
+    command = ("export", model, "-o", tmp_path / "out", "--to", "ctranslate2", "--no-parity-check")
+    assert "--no-parity-check has no effect on --to ctranslate2, which needs package" in one_line(nmt(*command)[2])
     assert not (tmp_path / "out").exists()
 
 
