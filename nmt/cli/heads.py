@@ -94,6 +94,7 @@ def heads(
     if plot is not None:
         title = f"{model.resolve().name}: BLEU without heads, {analysis.num_pairs:,} pairs"
         draw_head_removal(title, analysis.curves, plot)
+        say(f"wrote {plot}")
     if num_kept is not None and out is not None:
         _prune(loaded, analysis, num_kept, out)
 

@@ -63,9 +63,9 @@ def test_bleu_without_heads_is_measured_and_plotted(
 ) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'nmt[plot]'")
     plot = tmp_path / "heads.svg"
-    status, out, _ = nmt("heads", model, pairs[0], pairs[0], "--bleu", 2, "--plot", plot, "--json", *CPU)
+    status, out, err = nmt("heads", model, pairs[0], pairs[0], "--bleu", 2, "--plot", plot, "--json", *CPU)
     found = json.loads(out)
-    assert status == 0
+    assert status == 0 and err.endswith(f"wrote {plot}\n")
     changes = {head["removal"]: head["bleu_change"] for head in found["heads"] if head["bleu_change"] is not None}
     assert sorted(map(abs, changes)) == sorted(abs(head["removal"]) for head in found["heads"])[-2:]
     assert found["signature"].startswith("BLEU|")
