@@ -57,7 +57,7 @@ def _reject(recipe: Recipe | ClassificationRecipe, options: str, problem: str) -
     for name in options.split():
         section, option = name.split(".")
         if option in _changed(getattr(recipe, section)):
-            raise ValueError(f"{name} has no effect {problem}, or remove {name}")
+            raise ValueError(f"{name} has no effect {problem}, or remove {name} (on the command line: {name}=)")
 
 
 def _require_train_effect(recipe: Recipe | ClassificationRecipe) -> None:

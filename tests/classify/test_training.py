@@ -295,7 +295,8 @@ WRONG: list[tuple[str, str]] = [
     (
         "tokenizer={algorithm='byte', character_coverage=0.99}",
         "tokenizer.character_coverage has no effect on bytes, which cover all characters; set tokenizer.algorithm to "
-        "'bpe', 'unigram' or 'char', or remove tokenizer.character_coverage",
+        "'bpe', 'unigram' or 'char', or remove tokenizer.character_coverage (on the command line: "
+        "tokenizer.character_coverage=)",
     ),
     (
         'data.valid=[{kind="monolingual", path="x"}]',

@@ -189,7 +189,8 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
         ),
         (
             ["train.average=ema", "train.ema_decay=0.9", "train.average_count=3"],
-            "train.average_count has no effect on the EMA;",
+            "train.average_count has no effect on the EMA; set train.average to 'last' or 'best', or remove "
+            "train.average_count (on the command line: train.average_count=)",
         ),
         (["train.start_optimizer=kept"], "train.start_optimizer has no effect without a checkpoint; set train.start_f"),
         (
