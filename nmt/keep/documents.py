@@ -127,6 +127,13 @@ def _end_of_element(document: str, tag: re.Match[str]) -> int:
     return len(document)
 
 
+def subtitle_problem(document: str) -> str:
+    """Return what is wrong with a subtitle document without subtitles; "" if it has some, or is blank."""
+    if not document.strip() or has_subtitles(document):
+        return ""
+    return "has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500"
+
+
 def has_subtitles(document: str) -> bool:
     """Return whether a document has a subtitle timing line."""
     return _TIMES.search(document) is not None

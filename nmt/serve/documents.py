@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, assert_never
 from fastapi import HTTPException
 
 from nmt.decode.translation import Translation
-from nmt.keep.documents import DocumentSegment, has_subtitles, html_segments, srt_segments
+from nmt.keep.documents import DocumentSegment, html_segments, srt_segments, subtitle_problem
 
 TextFormat = Literal["text", "html", "srt"]
 
@@ -49,9 +49,8 @@ def _split_text(text: str, kind: TextFormat, max_segments: int) -> Document:
         case "html":
             *segments, last = islice(html_segments(text), max_segments + 1)
         case "srt":
-            if text.strip() and not has_subtitles(text):
-                problem = "the text has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500"
-                raise HTTPException(400, f"{problem}; correct it")
+            if problem := subtitle_problem(text):
+                raise HTTPException(400, f"the text {problem}; correct it")
             *segments, last = islice(srt_segments(text), max_segments + 1)
         case _:
             assert_never(kind)

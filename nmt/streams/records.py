@@ -14,7 +14,7 @@ from nmt.decode.glossary import Glossary, Term
 from nmt.decode.task import Previous
 from nmt.decode.translation import Translation, without_breaks
 from nmt.errors import CommandError, UserError
-from nmt.keep.documents import DocumentSegment, has_subtitles, html_segments, srt_segments
+from nmt.keep.documents import DocumentSegment, has_subtitles, html_segments, srt_segments, subtitle_problem
 from nmt.logs import counted, warn
 from nmt.recipe import NO_CONTEXT, Context
 from nmt.streams.line_constraints import read_constraints
@@ -234,11 +234,8 @@ class RecordReader:
         """
         document = "".join(f"{line}\n" for line in lines)
         segments = html_segments(document) if self.format == "html" else srt_segments(document)
-        if self.format == "srt" and document.strip() and not has_subtitles(document):
-            raise UserError(
-                f"{name} has no subtitles; each must follow a line such as 00:00:01,000 --> 00:00:02,500; fix it, "
-                "or use --input-format text"
-            )
+        if self.format == "srt" and (problem := subtitle_problem(document)):
+            raise UserError(f"{name} {problem}; fix it, or use --input-format text")
         for number, segment in enumerate(segments, start=1):
             yield Record(number, segment.text, segment.before + segment.text, segment=segment)
 
