@@ -30,14 +30,16 @@ valid = [
 ]
 """,
         """
-max_steps = 2
+max_steps = 60
 batch_tokens = 300
 micro_batch_tokens = 300
+schedule = "constant"
 learning_rate = 0.01
-validate_every = 2
-validate_bleu_every = 2
+warmup_steps = 5
+validate_every = 60
+validate_bleu_every = 60
 validate_bleu_sentences = 4
-save_every = 2
+save_every = 60
 average_count = 1
 precision = "fp32"
 """,
@@ -76,9 +78,10 @@ def test_each_test_set_is_translated_and_scored_in_its_direction(
     status, out, err = nmt("run", recipe, f"run_dir={run}")
     assert status == 0 and "have no tag" not in err, err
     model, sources = Translator.load(run / "model", "cpu", "fp32"), (tmp_path / "news.en").read_text().splitlines()
+    by_tag = {tag: model.with_constraints(tag).translate(sources) for tag in ("<2de>", "<2zh>")}
+    assert by_tag["<2de>"] != by_tag["<2zh>"], "the next lines would not notice the other tag"
     for name, tag in (("news.de", "<2de>"), ("chinese.zh", "<2zh>")):
-        expected = model.with_constraints(tag).translate(sources)
-        assert (run / "translations" / name).read_text().splitlines() == expected
+        assert (run / "translations" / name).read_text().splitlines() == by_tag[tag]
     german, chinese = json.loads((run / "report.json").read_text())["tests"]
     assert (german["tag"], german["languages"], chinese["tag"]) == ("<2de>", "", "<2zh>")
     assert "tok:13a" in german["scores"][0]["signature"] and "tok:zh" in chinese["scores"][0]["signature"]
