@@ -238,9 +238,7 @@ class Tokenizer:
         ids = {piece.removeprefix(SPACE): token for piece, token in self.user_symbols().items()}
         if tag not in ids:
             expected = f"it must be one of {', '.join(ids)}" if ids else "this model has no tags"
-            raise UserError(
-                f"tag {tag!r} is unknown to the tokenizer; {expected}; correct or remove the tag (--tag, decode.tag)"
-            )
+            raise UserError(f"tag {tag!r} is unknown to the tokenizer; {expected}; correct the tag, or leave it out")
         return ids[tag]
 
     def vocabulary(self) -> tuple[Algorithm, list[Piece]]:

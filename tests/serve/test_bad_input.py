@@ -164,6 +164,8 @@ def test_a_bad_request_gets_the_answer_of_the_guide(
     actual, error = send(client, request_, given)
     assert actual == int(status), error
     assert error.startswith(answer.strip("`"))
+    if actual == 400:
+        assert not re.search(r"(?<!\S)\(?--\w", error), "clients set fields, not options"
 
 
 def test_the_guide_has_a_bad_request_for_every_endpoint_and_field(client: TestClient) -> None:
