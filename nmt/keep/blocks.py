@@ -51,8 +51,10 @@ class _Element:
 
 
 def is_xml(document: str, tags: Tags) -> bool:
-    """Return whether a document has an XML declaration and is not XHTML."""
-    return document.lstrip("\ufeff \t\r\n").startswith("<?xml") and not _has_html_root(tags)
+    """Return whether a document has an XML declaration and is not XHTML, or is XLIFF, which needs no declaration."""
+    root = next((tag["name"].lower() for tag, _ in tags if tag["name"]), "")
+    has_declaration = document.lstrip("\ufeff \t\r\n").startswith("<?xml")
+    return root == "xliff" or (has_declaration and root != "html")
 
 
 def block_tags(document: str, tags: Tags) -> set[int]:
@@ -92,10 +94,6 @@ def _mark_parents(elements: Sequence[_Element], inline: Collection[str]) -> None
     for element in reversed(elements):  # children first
         if element.is_block and element.parent and element.parent.name not in inline:
             element.parent.is_block = True
-
-
-def _has_html_root(tags: Tags) -> bool:
-    return next((tag["name"].lower() == "html" for tag, _ in tags if tag["name"]), False)
 
 
 def _is_list(elements: Sequence[_Element]) -> bool:

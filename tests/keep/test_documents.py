@@ -83,6 +83,7 @@ def test_elements_that_must_not_be_translated_are_copied() -> None:
         ),
         ("<?xml version='1.0'?><s>I am.</s><s>You <b>are</b>.</s><q>Yes?</q>", ["I am.", "You <b>are</b>.", "Yes?"]),
         ("<?xml version='1.0'?><html><p><s>I</s> <q>am</q></p></html>", ["<s>I</s> <q>am</q>"]),
+        ("<!-- x -->\n<xliff version='2.0'><source>A dog.</source><mrk>A cat.</mrk></xliff>", ["A dog.", "A cat."]),
         (
             "<x-a><x-b>One!</x-b><x-b>Two</x-b></x-a><p>Open <x-b>three</x-b></x-c> now",
             ["One!", "Two", "Open <x-b>three</x-b></x-c> now"],
