@@ -32,6 +32,8 @@ TAG = re.compile(
 _CLOSING = tuple(".,;:!?)]")  # before these, no space separates a block from the text after it
 # Inline elements with code or the names of keys.
 _CODE = frozenset(["code", "kbd", "samp", "var"])
+_SYMBOLS = re.compile(r"[^\w\s]*")
+_MAX_JOINED = 500  # characters of joined elements; without a limit, some lines would take quadratic time
 # An attribute outside the values of other attributes.
 _NO_TRANSLATION = re.compile(
     r"""(?:"[^"]*"|'[^']*'|[^"'])*?\s(?:translate\s*=\s*(?:"no"|'no'|no(?=[\s/]|\Z))"""
@@ -113,6 +115,7 @@ class Parser:
         self._starts = [0]  # of their content in the line
         self._literal: set[str] = set()  # characters that are not written as entities
         self._ended = {name.lower() for name in _END_OF_VOID.findall(line)}  # as in XML
+        self._last_fixed = (self._stack[0], -1)  # the last fixed element that was closed, and its end in the line
         self._last = ("", -1)  # name and end of the last element with text
 
     @property
@@ -170,10 +173,33 @@ class Parser:
                 self._drop_fixed(element.start)
             elif self.text[element.start :].strip():
                 self._last = (name, token.end())
+            start = self._starts[-1]
             self._pop(token.start())
+            if element.is_fixed:
+                self._join_fixed(element, start, token.end())
         else:  # it began on an earlier line
             self.depth += 1
             self._parent.children = [Element("", tag, self._parent.start, len(self.text), self._parent.children)]
+
+    def _join_fixed(self, element: Element, start: int, end: int) -> None:
+        """Join a fixed element to the one before it if only symbols are between them, as in the keys Ctrl+C.
+
+        Tags are placed by words, so different elements must not share a word.
+
+        start, end: of its content and after its closing tag, in the line
+        """
+        (before, before_end), self._last_fixed = self._last_fixed, (element, end)
+        siblings = self._parent.children
+        if len(siblings) < 2 or siblings[-2] is not before or len(self.fixed) < 2 or len(before.content) > _MAX_JOINED:
+            return
+        (first, first_end), (second, second_end) = self.fixed[-2:]
+        if first < before.start or second < element.start or not _SYMBOLS.fullmatch(self.text, first_end, second):
+            return
+        before.content += before.closing + without_breaks(self._line[before_end:start]) + element.content
+        before.closing, before.end = element.closing, element.end
+        siblings.pop()
+        self.fixed[-2:] = [(first, second_end)]
+        self._last_fixed = (before, end)
 
     def _is_mark(self, element: Element, after: str) -> bool:
         """Return whether an element is a reference mark or an exponent, unlike parts of words. after: next character"""

@@ -40,6 +40,9 @@ def test_text_has_no_tags_and_no_entities(line: str, text: str) -> None:
         ("<span translate=no>Word  Pad", ("Word Pad",)),
         ('<b translate="yes">a</b> <b title="translate=no">b</b> <br translate="no"/> <i translate="no"> </i>', ()),
         ("<code>&amp;&amp;</code> or <kbd>+</kbd>", ("&&", "+")),
+        ("<kbd>Ctrl</kbd>+<kbd>C</kbd> <kbd>D</kbd>/<code>e</code><kbd>f</kbd>, g", ("Ctrl+C", "D/ef")),
+        ("<kbd>a</kbd><b>+</b><kbd>b</kbd> <b><kbd>c</kbd></b>+<kbd>d</kbd>", ("a", "b", "c", "d")),
+        ("<kbd>a</kbd> <kbd> </kbd>+<kbd>b</kbd>", ("a", "b")),
         ("<code>a</code> b<sup><code>1</code></sup> c", ("a",)),
     ],
 )

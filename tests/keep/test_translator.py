@@ -203,6 +203,14 @@ def test_symbols_that_are_not_translated_are_kept() -> None:
     assert translator.fallbacks == Fallbacks(split=1)
 
 
+@pytest.mark.parametrize("keys", ["Ctrl+C", "Strg+C", "Strg-C", ""])
+def test_keys_joined_by_symbols_are_kept_together(keys: str) -> None:
+    line = "press <kbd>Ctrl</kbd>+<kbd title='&amp;'>C</kbd> now"
+    script = Script({"press Ctrl+C now": f"drücke {keys} jetzt", "press": "drücke", "now": "jetzt"})
+    expected = "drücke <kbd>Ctrl</kbd>+<kbd title='&amp;'>C</kbd> jetzt"
+    assert best_of(keeping(script, "markup"), line) == expected
+
+
 def test_code_within_a_longer_word_is_accepted_only_from_the_first_search() -> None:
     """A second search may add letters to the code that it must write."""
     line, plain = "press <kbd>Ctrl+C</kbd> now", "press Ctrl+C now"
