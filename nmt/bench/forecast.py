@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -95,6 +96,15 @@ def rejection(recipe: Recipe) -> str:
     except UserError as error:
         return str(error)
     return ""
+
+
+def finished_step(recipe: Recipe) -> int | None:
+    """Return the step at which the run of a recipe is finished; None if it is not, or if its state is unreadable."""
+    with suppress(CorruptError):  # training resumes from an earlier checkpoint
+        for checkpoint in list_checkpoints(recipe.directory)[-1:]:
+            state = TrainState.load(checkpoint)
+            return state.step if state.limits_reached(recipe.train) else None
+    return None
 
 
 def _prepared(recipe: Recipe) -> Prepared | None:

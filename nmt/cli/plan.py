@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.bench.forecast import forecast_run, rejection
+from nmt.bench.forecast import finished_step, forecast_run, rejection
 from nmt.cli.arguments import Overrides, RecipeArgument
 from nmt.cli.metric_options import print_results
 from nmt.data.corpus import require_files
@@ -37,8 +37,8 @@ def plan(
     does not change.
 
     Without prepared text, only model size and disk space are known; run `nmt prepare RECIPE` first. With it, the
-    forecast is saved in the run directory, unless `nmt train` rejects the recipe; the report of `nmt run` compares it
-    with the run.
+    forecast is saved in the run directory, unless the run is finished or `nmt train` rejects the recipe; the report of
+    `nmt run` compares it with the run.
     """
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
     require_own_files(loaded.directory, ())
@@ -51,6 +51,9 @@ def plan(
         return
     print_results(asdict(forecast), [forecast_table(loaded, forecast)], "json" if as_json else "text")
     if problem:
+        return
+    if (step := finished_step(loaded)) is not None:
+        say(f"{loaded.directory} is finished at step {step:,}, so the forecast is not saved")
         return
     if forecast.text is None:
         try:

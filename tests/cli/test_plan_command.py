@@ -278,7 +278,6 @@ def test_a_run_that_cannot_be_resumed_with_the_recipe_is_named(recipe: Path, tmp
         (["train.learning_rate=9"], "is already trained, and train.learning_rate is 9.0, was 1.0"),
         (["train.max_steps=40"], "the learning rate of update 4 would be "),
         (["train.max_steps=40", "train.schedule_start=3"], ""),
-        (["train.validate_every=5"], ""),
     ):
         status, out, err = nmt("plan", recipe, "--seconds", 0, *changes)
         assert status == 0 and "updates" in out
@@ -288,6 +287,9 @@ def test_a_run_that_cannot_be_resumed_with_the_recipe_is_named(recipe: Path, tmp
             assert reason in line
         assert forecast.exists() == (not reason)
         forecast.unlink(missing_ok=True)
+    status, _, err = nmt("plan", recipe, "--seconds", 0, "train.validate_every=5")
+    assert status == 0 and err.endswith(f"{tmp_path / 'run'} is finished at step 3, so the forecast is not saved\n")
+    assert not forecast.exists()
 
 
 @pytest.mark.slow
