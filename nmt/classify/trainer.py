@@ -147,8 +147,10 @@ class ClassifierTrainer:
             total += loss.item()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.train.clip_norm or np.inf)
         if not torch.isfinite(norm):
+            # A checkpoint without a finite score has parameters that no option can repair.
+            action = "train under another name" if self.state.scores and not self.state.best_step else "resume"
             raise UserError(
-                f"the gradient of update {step:,} is not finite: training has diverged; resume with a lower "
+                f"the gradient of update {step:,} is not finite: training has diverged; {action} with a lower "
                 "train.learning_rate, a longer warm-up, or gradient clipping (train.clip_norm)"
             )
         rate = learning_rate(self.recipe.train, self.recipe.model.d_model, step)

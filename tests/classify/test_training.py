@@ -143,6 +143,8 @@ def test_a_diverged_classifier_is_an_error(reviews: Path) -> None:
     with pytest.raises(UserError, match=r"^no validation nll of runs/reviews is finite: training has diverged; train "):
         train("train.learning_rate=1e38", "train.warmup_steps=1", "train.max_steps=1", "train.validate_every=1")
     assert not (reviews / "runs/reviews/model").exists()
+    with pytest.raises(UserError, match=r"^the gradient of update 2 is not finite: .* diverged; train under "):
+        train("train.max_steps=2", "train.validate_every=1")
 
 
 @pytest.mark.slow
