@@ -221,6 +221,8 @@ def _known_budget(recipe: Recipe, world: World, state: TrainState) -> int | None
         return None
     changed = {change.option for change in state.changes if change.step == state.step}
     is_other_device = state.device.partition(":")[0] not in ("", world.device.type)
+    if is_other_device and not state.limits_reached(recipe.train):
+        return None
     is_other_world = is_other_device or state.processes not in (0, world.size)  # 0: checkpoint of an earlier version
     if requested == "auto" and (is_other_world or "train.micro_batch_tokens" in changed):
         return None

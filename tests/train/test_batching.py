@@ -195,7 +195,11 @@ def test_auto_does_not_reuse_the_number_of_another_recipe_or_device(tiny_recipe:
     world, recipe = World(0, 1, CPU), with_train(tiny_recipe, micro_batch_tokens="auto")
     state = TrainState(step=6, micro_batch_tokens=512, processes=1, device="cpu")
     assert _known_budget(recipe, world, state) == 512
-    assert _known_budget(recipe, world, replace(state, device="cuda:1")) is None
+    other = replace(state, device="cuda:1")
+    assert _known_budget(recipe, world, other) is None
+    explicit = with_train(tiny_recipe, micro_batch_tokens=512)
+    assert _known_budget(explicit, world, other) is None
+    assert _known_budget(with_train(explicit, max_steps=6), world, other) == 512, "a finished run needs no memory"
     state.changes.append(Change(6, "train.micro_batch_tokens", 512, "auto"))
     assert _known_budget(recipe, world, state) is None
 
