@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from nmt.bench.corpora import WMT14, open_corpus, write_random_corpus
-from nmt.bench.model_specs import PUBLISHED, ModelSpec, find_model_spec
+from nmt.bench.model_specs import PUBLISHED, ModelSpec, find_model_spec, named_path
 from nmt.bench.random_model import numbered_word_sentences, numbered_word_tokenizers, write_random_model
 from nmt.data.store import PairStore
 from nmt.errors import CommandError, UserError
@@ -111,7 +111,7 @@ def prepare_decoding(request: DecodingRequest, folder: Path) -> tuple[Path, Deco
 
     Raises UserError for incompatible options.
     """
-    path = Path(request.model)
+    path = named_path(request.model)
     if request.model in PUBLISHED or path.is_file():
         return _prepare_random_model(request, folder)
     model = find_model(path)

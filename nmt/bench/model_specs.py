@@ -12,6 +12,7 @@ import tomli_w
 from nmt.data.reused_tokenizers import expected_vocab_sizes
 from nmt.errors import UserError
 from nmt.recipe import NO_LANGUAGE, Recipe, load_recipe, parse_recipe
+from nmt.recipe.packaged import packaged_recipes
 from nmt.storage.model_metadata import DEFAULT_MAX_TOKENS, read_model_toml
 from nmt.storage.run_folder import find_model
 from nmt.train.warm_start import with_start_model
@@ -43,14 +44,20 @@ class ModelSpec:
     tgt_vocab_size: int
 
 
+def named_path(name: str) -> Path:
+    """Return the path of a model or recipe, or of the packaged recipe of that name."""
+    path = Path(name)
+    return path if path.exists() else packaged_recipes().get(name, path)
+
+
 def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | None = None) -> ModelSpec:
-    """Look up a published model by name, or a recipe or model directory by path.
+    """Look up a published model or a packaged recipe by name, or a recipe or model directory by path.
 
     A recipe for fine-tuning gets the architecture of its initial model, as in training.
 
     Raises UserError for an unknown name and RecipeError for invalid overrides.
     """
-    path = Path(name)
+    path = named_path(name)
     if name in PUBLISHED:
         model, train, vocabulary = PUBLISHED[name]
         recipe = _parse(model, train, overrides)
@@ -66,7 +73,8 @@ def find_model_spec(name: str, overrides: Sequence[str] = (), vocab_size: int | 
         src_size, tgt_size = metadata.src_vocab_size, metadata.tgt_vocab_size
     else:
         raise UserError(
-            f"unknown model {name!r}; it must be {', '.join(PUBLISHED)}, a recipe (.toml) or a model directory"
+            f"unknown model {name!r}; it must be {', '.join(PUBLISHED)}, a recipe (.toml), the name of one that `nmt "
+            "recipes` lists, or a model directory"
         )
     return ModelSpec(recipe, vocab_size or src_size, vocab_size or tgt_size)
 

@@ -25,7 +25,8 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="tiny (Wu et al. 2021), base or big (Vaswani et al. 2017), a recipe (.toml), or a model directory.",
+        help="tiny (Wu et al. 2021), base or big (Vaswani et al. 2017), a recipe (.toml or a name that nmt recipes "
+        "lists), or a model directory.",
     ),
 ]
 VocabSize = Annotated[

@@ -96,6 +96,11 @@ def test_sentences_for_random_weights_are_numbers_or_text(recipe: Path, tmp_path
     assert (decode.min_tokens, decode.max_tokens) == (16, 16)
 
 
+def test_a_packaged_recipe_has_random_weights(tmp_path: Path) -> None:
+    model, _, _ = prepare_decoding(request("multi30k-en-de", vocab_size=300, output_tokens=5), tmp_path)
+    assert read_model_metadata(model).tgt_vocab_size == 300
+
+
 def test_number_tokenizers_ignore_the_shortlist_of_the_recipe(recipe: Path, tmp_path: Path) -> None:
     listed = tmp_path / "listed.toml"
     listed.write_text(recipe.read_text() + '[decode]\nshortlist = "list"\n')

@@ -72,6 +72,15 @@ def test_fine_tuning_recipe_has_the_architecture_of_its_initial_model(tmp_path: 
     assert (found.recipe.model, found.tgt_vocab_size) == (initial.model, 40)
 
 
+def test_packaged_recipes_are_known_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = load_recipe(ROOT / "recipes/multi30k-en-de.toml", ["train.max_steps=7"])
+    assert find_model_spec("multi30k-en-de", ["train.max_steps=7"]).recipe == expected
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "multi30k-en-de").mkdir()
+    with pytest.raises(UserError, match="has no model"):
+        find_model_spec("multi30k-en-de")
+
+
 def test_unknown_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown model 'huge'; it must be tiny, base, big, a recipe"):
         find_model_spec("huge")
