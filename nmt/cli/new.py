@@ -21,7 +21,14 @@ from nmt.recipe.starter import starter_recipe
 from nmt.storage.sealed import write_file
 from nmt.streams.output_checks import require_new_file
 from nmt.text.languages import SHORT_CODES
-from nmt.text.lines import is_header, read_lines, read_plain_text, require_lines, require_same_length
+from nmt.text.lines import (
+    COMPRESSED_EXTENSIONS,
+    is_header,
+    read_lines,
+    read_plain_text,
+    require_lines,
+    require_same_length,
+)
 
 _FILE = "One file with both sides instead: TSV, .tmx, .jsonl or .parquet."
 _FIELDS = (
@@ -30,7 +37,6 @@ _FIELDS = (
 )
 _KINDS = {".tmx": "tmx", ".json": "jsonl", ".jsonl": "jsonl", ".parquet": "parquet"}
 _WITH_FIELDS = ("jsonl", "parquet")
-_COMPRESSED = (".gz", ".xz", ".zst")
 
 # Approximate, with the vocabularies of `nmt.recipe.starter`; the first is for European languages.
 _CHARACTERS_PER_TOKEN = 4.0
@@ -110,7 +116,7 @@ class _Text:
                 raise CommandError(f"--{prefix}src and --{prefix}tgt are the same file, {src}; correct one of them")
             return cls((src, tgt), {"kind": "text", "src": str(src), "tgt": str(tgt)})
         if file is not None and src is None and tgt is None:
-            endings = [ending for ending in map(str.lower, file.suffixes) if ending not in _COMPRESSED]
+            endings = [ending for ending in map(str.lower, file.suffixes) if ending not in COMPRESSED_EXTENSIONS]
             kind = _KINDS.get(endings[-1], "tsv") if endings else "tsv"
             corpus: dict[str, str | int] = {"kind": kind, "path": str(file)}
             if kind in _WITH_FIELDS:

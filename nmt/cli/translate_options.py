@@ -36,7 +36,7 @@ class Kinds(tuple[Kind, ...]):
 
 # --- Input and output -------------------------------------------------------------------------------------------------
 
-_INPUT = "Text to translate, plain or compressed (.gz, .xz, .zst); - is standard input."
+_INPUT = "Text to translate, plain or compressed (.gz, .bz2, .xz, .zst); - is standard input."
 _INPUT_FORMAT = (
     "Format of FILE (default: by its extension, else one sentence per line). html: a web page; srt: subtitles. Their "
     "layout and tags are kept, see --keep."

@@ -178,7 +178,7 @@ ReferenceFiles = FilledPath | Annotated[tuple[FilledPath, ...], Field(min_length
 
 
 class TextCorpus(CorpusOptions):
-    """Two aligned text files, one sentence per line, plain or compressed (.gz, .xz, .zst)."""
+    """Two aligned text files, one sentence per line, plain or compressed (.gz, .bz2, .xz, .zst)."""
 
     kind: Literal["text"] = "text"
     src: FilledPath

@@ -19,7 +19,7 @@ from nmt.logs import counted, warn
 from nmt.recipe import NO_CONTEXT, Context
 from nmt.streams.line_constraints import read_constraints
 from nmt.text.json_fields import json_values, parse_json, text_or_null
-from nmt.text.lines import describe_format, has_csv_name, is_header, warn_of_csv
+from nmt.text.lines import COMPRESSED_EXTENSIONS, describe_format, has_csv_name, is_header, warn_of_csv
 
 _DECIMALS = 6  # about the precision of float32
 
@@ -55,7 +55,7 @@ _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
 
 def _extension(path: Path) -> str:
     """Return the extension of a file in lower case, without that of its compression."""
-    endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in (".gz", ".xz", ".zst")]
+    endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in COMPRESSED_EXTENSIONS]
     return endings[-1] if endings else ""
 
 

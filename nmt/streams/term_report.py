@@ -12,7 +12,7 @@ from nmt.decode.glossary import TermUse
 from nmt.errors import CommandError, UserError
 from nmt.logs import counted, say
 from nmt.streams.sink import Sink, lock, write_errors
-from nmt.text.lines import read_lines
+from nmt.text.lines import COMPRESSED_EXTENSIONS, read_lines
 
 _HEADER = "line\tterm\ttranslation\tresult\n"
 _SHOWN_TERMS = 5
@@ -33,7 +33,7 @@ class TermReport:
         mode:         `decode.glossary_mode`, for the summary
         has_glossary: whether to log a summary even if no term occurs
         """
-        if path is not None and path.suffix.lower() in (".gz", ".xz", ".zst", ".bz2"):
+        if path is not None and path.suffix.lower() in COMPRESSED_EXTENSIONS:
             raise UserError(f"cannot write {path}: a glossary report cannot be compressed; leave out {path.suffix}")
         self.path = path
         self._mode = mode

@@ -6,6 +6,7 @@ replaces them with spaces: splitting lines at them would misalign the two sides.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import lzma
@@ -28,6 +29,9 @@ InvalidUtf8 = Literal["error", "replace"]
 
 MAX_LINE_BYTES = 1 << 24
 """Longer lines are errors: the file is probably not text, and its lines could exhaust memory."""
+
+COMPRESSED_EXTENSIONS = (".gz", ".bz2", ".xz", ".zst")
+"""Extensions of the compression formats that nmt reads. Files are decompressed according to their first bytes."""
 
 STANDARD_STREAM = Path("-")
 """Standard input or output as an argument of a command."""
@@ -221,7 +225,7 @@ def is_csv_quoted(text: str) -> bool:
 def has_csv_name(path: Path) -> bool:
     """Return whether the extension of a file, ignoring that of a compression format, is .csv."""
     extensions = [extension.lower() for extension in path.suffixes[-2:]]
-    uncompressed = [extension for extension in extensions if extension not in (".gz", ".xz", ".zst", ".bz2")]
+    uncompressed = [extension for extension in extensions if extension not in COMPRESSED_EXTENSIONS]
     return uncompressed[-1:] == [".csv"]
 
 
@@ -327,6 +331,9 @@ def decompressed(path: Path, *, allow_pipe: bool = False) -> Iterator[io.Buffere
                 start_frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj  # for --long=31
                 with _Decompressor(file, "frame", start_frame, padding=b"") as plain:
                     yield io.BufferedReader(plain, _BLOCK_BYTES)
+            elif _BZIP2.match(magic):
+                with _Decompressor(file, "stream", bz2.BZ2Decompressor, padding=b"", limits=(_BLOCK_BYTES,)) as plain:
+                    yield io.BufferedReader(plain, _BLOCK_BYTES)
             else:
                 _reject_compressed(magic, name)
                 yield file
@@ -382,8 +389,8 @@ def _reject_compressed(start: bytes, name: str) -> None:
         )
     if start.startswith((_GZIP, _XZ)) or _BZIP2.match(start) or _ZSTD.match(start):
         raise UserError(
-            f"{name} is compressed; expected text, or a regular file in gzip, xz or zstd format; decompress it first, "
-            "for example with zcat, xzcat, zstdcat or bzcat"
+            f"{name} is compressed; expected text, or a regular file in gzip, bzip2, xz or zstd format; decompress it "
+            "first, for example with zcat, bzcat, xzcat or zstdcat"
         )
 
 
@@ -396,18 +403,22 @@ def _open_input(path: Path) -> io.BufferedReader:
 
 
 class _Decompressor(io.RawIOBase):
-    """Reads concatenated XZ streams or Zstandard frames.
+    """Reads concatenated XZ or bzip2 streams, or Zstandard frames.
 
-    `lzma.LZMAFile` ignores a damaged header of a later stream, and zstandard's own reader accepts truncated files.
+    `lzma.LZMAFile` and `bz2.BZ2File` ignore a damaged header of a later stream, and zstandard's own reader accepts
+    truncated files.
 
     unit:    name of a stream or frame, for errors
     start:   returns a decompressor of one of them
     padding: bytes that may be between them
+    limits:  maximum bytes that a call decompresses; () if the format limits the expansion of `_COMPRESSED_BYTES`
     """
 
-    def __init__(self, file: BinaryIO, unit: str, start: Callable[[], Any], padding: bytes) -> None:
+    def __init__(
+        self, file: BinaryIO, unit: str, start: Callable[[], Any], padding: bytes, limits: tuple[int, ...] = ()
+    ) -> None:
         self._file = file
-        self._unit, self._start, self._padding = unit, start, padding
+        self._unit, self._start, self._padding, self._limits = unit, start, padding, limits
         self._decompressor = start()
         self._compressed, self._plain = b"", io.BytesIO()
         self._is_between = False
@@ -417,14 +428,18 @@ class _Decompressor(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not (size := self._plain.readinto(buffer)):
-            block = self._compressed or self._file.read(_COMPRESSED_BYTES)
-            if not block and not self._is_between:
+            has_more = not getattr(self._decompressor, "needs_input", True)  # because of the limit
+            block = b"" if has_more else self._compressed or self._file.read(_COMPRESSED_BYTES)
+            if not (block or has_more):
+                if self._is_between:
+                    return 0
                 raise EOFError(f"its last {self._unit} is incomplete")
-            if not block:
-                return 0
             if self._is_between:
                 block = block.lstrip(self._padding)
-            self._plain = io.BytesIO(self._decompressor.decompress(block))
+            try:
+                self._plain = io.BytesIO(self._decompressor.decompress(block, *self._limits))
+            except OSError as error:  # of bz2
+                raise EOFError(str(error)) from error
             self._compressed = self._decompressor.unused_data
             self._is_between = self._decompressor.eof or not block
             if self._decompressor.eof:

@@ -14,6 +14,7 @@ from nmt.grammar import generate
 from nmt.recipe import Recipe, load_recipe, parse_recipe
 from nmt.recipe.starter import starter_recipe
 from tests.calling import Nmt, one_line
+from tests.data.corpus_files import COMPRESSORS
 
 
 def write_pairs(folder: Path, name: str, pairs: int) -> list[Path]:
@@ -149,11 +150,11 @@ def test_a_csv_file_is_an_error(tmp_path: Path, nmt: Nmt) -> None:
     assert one_line(err).endswith("pairs.csv, line 1 has 1 column; expected at least 2; convert the CSV file to TSV")
 
 
-@pytest.mark.parametrize("name", ["pairs.json.tsv", "pairs.tmx.txt.gz", "pairs"])
+@pytest.mark.parametrize("name", ["pairs.json.tsv", "pairs.tmx.txt.gz", "pairs.TSV.bz2", "pairs"])
 def test_the_last_extension_names_the_format(name: str, tmp_path: Path, nmt: Nmt) -> None:
     text = b"dog\tHund\ncat\tKatze\n"
     file, out = tmp_path / name, tmp_path / "own.toml"
-    file.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    file.write_bytes(COMPRESSORS.get(file.suffix.removeprefix("."), bytes)(text))
     status, _, err = nmt("new", "en", "de", "--file", file, "--valid-file", file, "-o", out)
     assert status == 0, err
     assert [corpus.kind for corpus in load_recipe(out).data.train] == ["tsv"]

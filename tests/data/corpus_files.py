@@ -1,5 +1,6 @@
 """Files of corpora with difficult lines, and what is read from them."""
 
+import bz2
 import gzip
 import lzma
 from collections.abc import Callable
@@ -36,6 +37,7 @@ TGT = [f"{line} target" for line in HOSTILE]
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "txt": bytes,
     "gz": gzip.compress,
+    "bz2": bz2.compress,
     "xz": lzma.compress,
     "zst": zstandard.compress,
 }

@@ -94,7 +94,7 @@ def is_utf8(line: bytes) -> bool:
     return True
 
 
-@pytest.mark.parametrize("suffix", ["gz", "xz", "zst"])
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst"])
 def test_truncated_compressed_file(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"lines.{suffix}"
     whole = COMPRESSORS[suffix](bytes(range(1, 128)) * 1000 + b"\n")
@@ -126,7 +126,7 @@ def test_concatenated_compressed_members(tmp_path: Path) -> None:
         assert list(read_lines(path)) == ["one", "two", "three"]
 
 
-@pytest.mark.parametrize("suffix", ["gz", "xz", "zst"])
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst"])
 def test_damage_after_the_first_compressed_member(suffix: str, tmp_path: Path) -> None:
     """The header of the second member is damaged. `lzma.LZMAFile` ends there without an error."""
     path, compress = tmp_path / "lines", COMPRESSORS[suffix]
@@ -153,6 +153,20 @@ def test_memory_for_repetitive_xz_text(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
+def test_memory_for_bzip2_text_of_equal_bytes(tmp_path: Path) -> None:
+    """In bzip2, a byte can expand to a million."""
+    content = bz2.compress(b"\n" * (1 << 25))
+    assert len(content) < 256
+    (tmp_path / "lines").write_bytes(content)
+    tracemalloc.start()
+    try:
+        assert count_lines(tmp_path / "lines") == 1 << 25
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_zstandard_file_starting_with_a_skippable_frame(tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"\x50\x2a\x4d\x18\x04\0\0\0abcd" + COMPRESSORS["zst"](b"one\n"))
     assert list(read_lines(tmp_path / "lines")) == ["one"]
@@ -167,14 +181,10 @@ def test_zstandard_file_with_a_large_window(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress, zstandard.compress])
-def test_compressed_text_where_plain_text_is_expected(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_compressed_text_where_plain_text_is_expected(compress: Callable[[bytes], bytes]) -> None:
     for text in (b"", b"one\ntwo\n"):
         with pytest.raises(UserError, match="standard input is compressed; expected text"):
             list(decode_lines(io.BytesIO(compress(text)), "standard input"))
-        path = tmp_path / "text"
-        path.write_bytes(bz2.compress(compress(text)))
-        with pytest.raises(UserError, match="text is compressed; expected text"):
-            count_lines(path)
     assert list(decode_lines([b"BZhelp\n"], "text")) == ["BZhelp"]
 
 
