@@ -41,6 +41,7 @@ _WITH_FIELDS = ("jsonl", "parquet")
 # Approximate, with the vocabularies of `nmt.recipe.starter`; the first is for European languages.
 _CHARACTERS_PER_TOKEN = 4.0
 _CHARACTERS_PER_TOKEN_OF = {"ja": 1.5, "ko": 2.0, "zh": 1.5, **dict.fromkeys(("km", "lo", "my", "th"), 3.0)}
+_POSSIBLE_NAME = re.compile(r"[^\W\d][\w-]*")  # of a column: one word without punctuation
 
 
 def _language(code: str) -> str:
@@ -155,6 +156,11 @@ def _columns(path: Path, languages: tuple[str, str]) -> list[str] | None:
     """
     cells = next(read_lines(path), "").removesuffix("\r").split("\t")
     if not any(is_header(cell, [*cells[:i], *cells[i + 1 :]]) for i, cell in enumerate(cells)):
+        if all(map(_POSSIBLE_NAME.fullmatch, cells)):
+            say(
+                f"the first line of {path} counts as text, not as a header: {', '.join(map(repr, cells))}; if it names "
+                "the columns, add --fields SRC TGT with two of these names"
+            )
         if len(cells) > 2:
             say(f"{path} has {len(cells)} columns; the recipe uses the first two; --fields selects others")
         return None

@@ -136,6 +136,8 @@ def test_a_header_names_the_columns(tmp_path: Path, nmt: Nmt) -> None:
         text.write_text(f"{header}\n1\tx\ty\n2\tz\tw\n")
         status, _, err = nmt(*command, *(("--fields", *fields) if fields else ()))
         assert (status, f"{pairs} pairs" in err) == (0, True), err
+        hint = f"the first line of {text} counts as text, not as a header: 'a', 'b'; if it names the columns, add --f"
+        assert (hint in err) == (header == "a\tb")
         corpus = load_recipe(out).data.train[0].model_dump()
         assert (corpus["src_column"], corpus["tgt_column"]) == expected
         out.unlink()
