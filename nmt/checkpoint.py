@@ -236,12 +236,15 @@ def newest_checkpoint(run: Path) -> tuple[Path, Checkpoint] | None:
 
 
 def remove_leftovers(run: Path) -> None:
-    """Remove incomplete checkpoints of a killed process; restore one that was being replaced."""
+    """Remove incomplete checkpoints and models of a killed process; restore a checkpoint that was being replaced.
+
+    The command that replaces `model` writes it again.
+    """
     for old in (run / "checkpoints").glob(".step-*.old-*"):
         original = old.with_name(old.name.removeprefix(".").partition(".")[0])
         if not original.exists():
             old.rename(original)
-    for leftover in (run / "checkpoints").glob(".*step-*"):
+    for leftover in [*(run / "checkpoints").glob(".*step-*"), *run.glob(".model.*-*")]:
         shutil.rmtree(leftover, ignore_errors=True)
 
 

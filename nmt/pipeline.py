@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -376,8 +375,6 @@ def _update_model(recipe: Recipe) -> list[Path]:
     """
     kind = recipe.train.average
     out = recipe.directory / "model"
-    for leftover in recipe.directory.glob(".model.*-*"):  # of a killed process
-        shutil.rmtree(leftover, ignore_errors=True)
     checkpoints = _choose_checkpoints(recipe.directory, kind, recipe.train.average_count, accept_fewer=True)
     origin = ema_origin(checkpoints[-1]) if kind == "ema" else average_origin(checkpoints)
     try:

@@ -344,6 +344,13 @@ def test_replacing_a_checkpoint_is_crash_safe(tmp_path: Path, monkeypatch: pytes
     assert found == [2, 2, 1]  # the original checkpoint is from step 2
 
 
+def test_incomplete_models_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    for name in (".model.part-7", ".model.old-7", "model"):
+        (tmp_path / name).mkdir()
+    remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_replacing_a_checkpoint_removes_no_other_files(tmp_path: Path) -> None:
     write_run(tmp_path, [1])
     notes = tmp_path / "checkpoints" / "step-00000001" / "notes.txt"
