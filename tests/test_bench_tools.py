@@ -412,3 +412,10 @@ def test_counts_that_are_too_small_are_errors(
     with pytest.raises(SystemExit, match="2"):
         main([*arguments, str(lowest - 1)])
     assert f"{arguments[-1]} must be at least {lowest}, got {lowest - 1}" in capfd.readouterr().err
+
+
+def test_options_cannot_be_abbreviated(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """An abbreviated --folder would add a local path to the ledger."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "nmt", "nmt", "--fold", str(tmp_path)])
+    assert f"unrecognized arguments: --fold {tmp_path}" in capfd.readouterr().err

@@ -296,6 +296,7 @@ def _parser() -> argparse.ArgumentParser:
     ledger = commands.add_parser("ledger", help="generate RESULTS.md from results.json")
     ledger.add_argument("--add", type=Path, metavar="FOLDER", help="first add measurements of another ledger")
     for command in commands.choices.values():
+        command.allow_abbrev = False  # `_compare` removes options with local paths from the command in the ledger
         if command not in (installing, commands.choices["data"], commands.choices["learn"]):
             command.add_argument("--ledger", type=Path, default=HOME, help="folder of the ledger")
     for command in (commands.choices[name] for name in ("train", "decode", "prepare", "file", "serve", "record")):
