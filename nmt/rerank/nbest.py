@@ -35,7 +35,7 @@ def read_n_best(lines: Iterable[str], where: str) -> list[list[Candidate]]:
             raise UserError(f"{where} numbers lines from 0, as Moses does; expected 1; add 1 to each number")
         if number == len(lists) + 1:
             lists.append([])
-        elif number != len(lists) or not lists:
+        elif number != len(lists):
             expected = f"{len(lists)} or {len(lists) + 1}" if lists else "1"
             raise UserError(
                 f"{where}, line {row}, has number {number}; expected {expected}; keep the order of the translations"

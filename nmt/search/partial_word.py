@@ -66,7 +66,7 @@ class PartialWordModel:
     def start(self, src: PackedSequences, beam_size: int) -> PartialWordState:
         """See `StepModel.start`."""
         remaining = [[text] * beam_size for text in self._texts]
-        return PartialWordState(self._model.start(src, beam_size), list(self._starts), remaining)
+        return PartialWordState(self._model.start(src, beam_size), self._starts, remaining)
 
     def step(self, tokens: Tensor, state: PartialWordState) -> Tensor:
         """See `StepModel.step`."""
