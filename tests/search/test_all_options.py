@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -194,10 +194,27 @@ def test_inactive_options_are_bit_identical() -> None:
 
 
 def test_recipe_options_are_applied() -> None:
-    recipe = DecodeRecipe(beam_size=6, beam_groups=3, diversity_penalty=0.7, stop="patience", patience=3.0)
-    options = {"beam_groups": 3, "diversity_penalty": 0.7, "stop": "patience", "patience": 3.0}
-    expected = SearchOptions(6, bias=(((4, 5), -1.0),), **options)  # type: ignore[arg-type]
-    assert SearchOptions.from_recipe(recipe, bias=[([4, 5], -1.0), ([], 3.0)]) == expected
+    same: dict[str, Any] = {  # names and values are the same in the recipe
+        "beam_size": 6,
+        "n_best": 2,
+        "length_penalty": "power",
+        "length_alpha": 0.9,
+        "stop": "patience",
+        "patience": 3.0,
+        "max_extra_tokens": 7,
+        "max_length_ratio": 1.5,
+        "min_tokens": 2,
+        "min_length_ratio": 0.5,
+        "no_repeat_ngram": 3,
+        "beam_groups": 3,
+        "diversity_penalty": 0.7,
+    }
+    phrases: dict[str, Any] = {"forbidden": ((7,),), "bias": (((4, 5), -1.0),)}
+    expected = SearchOptions(**same, **phrases, max_tokens=99, max_own_tokens=40, separator=9)
+    assert all(getattr(expected, field.name) != field.default for field in fields(expected)), "none is a default"
+    recipe = DecodeRecipe(**same, max_tokens=40)
+    assert SearchOptions.from_recipe(recipe, 99, [[7], []], [([4, 5], -1.0), ([], 3.0)], 9) == expected
+    assert SearchOptions.from_recipe(DecodeRecipe(sampling=True, n_best=9)).beam_size == 9, "the number of samples"
 
 
 @pytest.mark.parametrize(
