@@ -278,17 +278,23 @@ def test_continuous_batches_have_sentences_of_similar_length(lengths: list[int],
 
 
 @pytest.mark.parametrize(
-    ("gigabytes", "model", "beam_size", "expected"),
+    ("gigabytes", "model", "beam_size", "expected", "for_two_models"),
     [
-        (16, {}, 4, 8_192),  # the paper's base model on a T4
-        (16, {"d_model": 1024, "num_heads": 16}, 12, 2_048),
-        (80, {}, 4, 32_768),
-        (80, {}, 50, 4_096),
-        (2, {}, 4, 2_048),  # the minimum; it is halved if memory runs out
+        (16, {}, 4, 8_192, 4_096),  # the paper's base model on a T4
+        (16, {"d_model": 1024, "num_heads": 16}, 12, 2_048, 2_048),
+        (80, {}, 4, 32_768, 16_384),
+        (80, {}, 50, 4_096, 2_048),
+        (6, {}, 1, 8_192, 4_096),  # 14,545 tokens of 6,144 * 3 cached elements and 37,000 / 4 logits
+        (2, {}, 4, 2_048, 2_048),  # the minimum; it is halved if memory runs out
     ],
 )
 def test_batch_size_depends_on_gpu_memory(
-    gigabytes: int, model: dict[str, int], beam_size: int, expected: int, monkeypatch: pytest.MonkeyPatch
+    gigabytes: int,
+    model: dict[str, int],
+    beam_size: int,
+    expected: int,
+    for_two_models: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Properties:
         total_memory = gigabytes << 30
@@ -296,8 +302,9 @@ def test_batch_size_depends_on_gpu_memory(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     models, decode = [(ModelRecipe.model_validate(model), 37_000)], DecodeRecipe(beam_size=beam_size)
     assert choose_batch_tokens(decode, torch.device("cuda", 0), models) == expected
-    assert choose_batch_tokens(decode, torch.device("cuda", 0), models * 2) <= expected
-    assert choose_batch_tokens(decode, torch.device("cuda", 0), []) == 2_048
+    assert choose_batch_tokens(decode, torch.device("cuda", 0), models * 2) == for_two_models
+    without_model = [choose_batch_tokens(decode, torch.device(name), []) for name in ("cuda:0", "cpu")]
+    assert without_model[0] == without_model[1]
     fixed = DecodeRecipe(beam_size=beam_size, batch_tokens=777)
     assert choose_batch_tokens(fixed, torch.device("cuda", 0), models) == 777
 

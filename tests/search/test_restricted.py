@@ -148,9 +148,10 @@ def test_ensemble_members_are_restricted_separately(mean: EnsembleMean) -> None:
         assert bool((found[~own] == -math.inf).all())
 
 
-def test_the_projection_shrinks_with_the_batch() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_projection_shrinks_with_the_batch(dtype: torch.dtype) -> None:
     """Weights are gathered again when half of the sentences have left, not at every departure."""
-    model = make_model(1)
+    model = make_model(1).to(dtype)
     gathered: list[int] = []
     logits_of = model.logits_of
 
@@ -176,4 +177,5 @@ def test_the_projection_shrinks_with_the_batch() -> None:
     assert gathered == [8, 4]
     for log_probs, own in ((first, candidates), (second, candidates[[0, 1, 3]]), (third, candidates[[3, 0]])):
         assert torch.equal(log_probs.isfinite(), own[:, None].expand(-1, 2, -1))
+        assert log_probs.dtype == torch.float32, "rounded to bf16, the probabilities would not sum to 1"
         assert log_probs.exp().sum(dim=-1).flatten().tolist() == pytest.approx([1.0] * 2 * len(own), abs=1e-5)
