@@ -42,6 +42,7 @@ def test_gold_links_are_sure_or_possible(tmp_path: Path) -> None:
         ("0:0\n\n", "gold, line 1: '0:0' is not a link"),
         ("0?x\n\n", r"gold, line 1: '0\?x' is not a link"),
         ("0-0\n0p1\n", "gold, line 2: link 0p1 is out of range"),
+        ("0?0\n\n", "gold has no sure links; it must have some"),
     ],
 )
 def test_wrong_gold_files_are_errors(text: str, message: str, tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from nmt.alignment import lexical
-from nmt.alignment.lexical import PASSES, agreed_links, best_sources, estimate_lexicon
+from nmt.alignment.lexical import PASSES, LexicalAligner, agreed_links, best_sources, estimate_lexicon
 
 Pairs = list[tuple[list[int], list[int]]]
 Table = dict[tuple[int | None, int], float]
@@ -38,14 +39,15 @@ def table_by_loops(pairs: Pairs, iterations: int = 5) -> Table:
     return table
 
 
-def best_sources_by_loops(pairs: Pairs) -> list[list[int]]:
+def best_sources_by_loops(pairs: Pairs, trained_on: Pairs | None = None) -> list[list[int]]:
     """Return the position of the most probable source of each target word."""
-    table = table_by_loops(pairs)
+    table = table_by_loops(pairs if trained_on is None else trained_on)
     best: list[list[int]] = []
     for src, tgt in pairs:
         best.append([])
         for i, word in enumerate(tgt):
-            joint = {position: prior * table[source, word] for position, source, prior in sources_of(src, i, len(tgt))}
+            sources = sources_of(src, i, len(tgt))
+            joint = {position: prior * table.get((source, word), 1e-9) for position, source, prior in sources}
             best[-1].append(max(joint, key=joint.__getitem__))
     return best
 
@@ -103,6 +105,19 @@ def test_lexicon_of_chunks_equals_that_of_plain_loops(size: int) -> None:
         best.sort()
     for count in (1, 3, 50):
         assert lexicon.best(count).tolist() == sorted(key for best in by_source for _, key in best[:count])
+
+
+def test_a_saved_aligner_links_other_pairs(tmp_path: Path) -> None:
+    """Their words may be unknown, or may not have been seen together."""
+    seen, others, vocab = random_pairs(4, count=8), [*random_pairs(5), ([3], [10]), ([10, 1], [2])], 11
+    LexicalAligner.train(lambda: [seen], vocab).save(tmp_path / "lexicons")
+    forward = best_sources_by_loops(others, seen)
+    backward = best_sources_by_loops([(tgt, src) for src, tgt in others], [(tgt, src) for src, tgt in seen])
+    expected = [
+        {(source, target) for target, source in enumerate(best) if source >= 0 and best_targets[source] == target}
+        for best, best_targets in zip(forward, backward, strict=True)
+    ]
+    assert LexicalAligner.load(tmp_path / "lexicons", vocab).links(others) == expected
 
 
 def test_the_aligner_learns_a_small_dictionary() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from nmt.alignment import pair_chunks
 from nmt.alignment.lexical import LexicalAligner, agreed_links
+from nmt.alignment.stored_pairs import StoredCorpus
 from nmt.alignment.training import LINKS_FOLDER, link_tokens, open_links, prepare_links, require_alignment_files
 from nmt.alignment.words import parse_links
 from nmt.data.prepare import Prepared, load_prepared, prepare
@@ -300,3 +301,12 @@ def test_links_of_a_line_are_parsed() -> None:
 
 def test_all_tokens_of_linked_words_are_linked() -> None:
     assert link_tokens([(0, 1), (1, 0)], [0, 0, 1, None], [0, 1, 1]) == {(0, 1), (0, 2), (1, 1), (1, 2), (2, 0)}
+
+
+def test_a_fraction_of_the_pairs_is_evenly_spaced() -> None:
+    corpus = parse_recipe(RECIPE).data.train[0]
+    pairs = StoredCorpus(corpus, 10, 20, None)
+    assert pairs.ids().tolist() == [*range(10, 20)]
+    assert pairs.ids(0.5).tolist() == [10, 12, 14, 16, 18]
+    assert pairs.ids(0.01).tolist() == [10]
+    assert StoredCorpus(corpus, 10, 10, None).ids(0.5).tolist() == []
