@@ -91,8 +91,11 @@ def test_batches_shrink_permanently_when_memory_is_too_small(
     for _ in range(2):
         assert translator.translate(lines) == lines
     assert model.refused == [32, 16, 8, 4], "failed batch sizes are not tried again"
+    model.too_many = 2
+    assert translator.translate(lines) == lines
+    assert model.refused == [32, 16, 8, 4, 2]
     said = [line for line in capfd.readouterr().err.splitlines() if "not enough memory" in line]
-    assert len(said) == 1
+    assert len(said) == 1, "only the first time"
     assert "4,096" in said[0] and "reduced to 32" in said[0]
 
 
@@ -221,3 +224,13 @@ def test_scores_of_a_split_line_are_means_of_its_parts(tokenizers: Tokenizers) -
         assert translation.token_log_probs == a.token_log_probs + b.token_log_probs
         assert translation.log_prob == pytest.approx(a.log_prob + b.log_prob)
         assert translation.score == pytest.approx((a.score + b.score) / 2)
+
+
+def test_eos_needs_a_position_of_the_source(tokenizers: Tokenizers) -> None:
+    line = "the cat sees the old red tree slowly. the dog likes the tree."
+    num_tokens = len(tokenizers.src.encode(line))
+    for max_positions, num_parts in ((num_tokens + 1, 1), (num_tokens, 2)):
+        model = CopyModel(tokenizers.src.vocab_size)
+        translator = make_translator(model, tokenizers, max_positions)
+        assert translator.translate([line]) == [line]
+        assert sum(map(len, model.batches)) == num_parts and max(map(max, model.batches)) <= max_positions
