@@ -66,7 +66,6 @@ class _CompilableCrossEntropy(PrecomputedGradients):
         acc_dtype = torch.promote_types(weight.dtype, torch.float32)
         padded_weight = F.pad(weight.to(hidden.dtype), (0, 0, 0, -vocab % VOCAB_MULTIPLE))
         columns = torch.arange(padded_weight.shape[0], device=hidden.device)
-        spread = (columns < vocab).to(acc_dtype) * (smoothing / vocab)
         loss = nll = torch.zeros((), dtype=acc_dtype, device=hidden.device)
         grad_weight = torch.zeros(padded_weight.shape, dtype=acc_dtype, device=hidden.device)
         grad_hidden = []
@@ -80,7 +79,7 @@ class _CompilableCrossEntropy(PrecomputedGradients):
             log_sum = z.logsumexp(dim=1, keepdim=True)
             nll = nll + (counts * (log_sum - z_gold)).sum()
             loss = loss + (counts * (log_sum - (1 - smoothing) * z_gold - smoothing * z_mean)).sum()
-            target = spread + (1 - smoothing) * (columns == gold).to(acc_dtype)
+            target = smoothing / vocab + (1 - smoothing) * (columns == gold).to(acc_dtype)
             grad = (counts * ((z - log_sum).exp() - target)).to(hidden.dtype)
             grad_hidden.append(grad @ padded_weight)
             grad_weight = grad_weight + (grad.T @ h).to(acc_dtype)
