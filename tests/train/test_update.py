@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from nmt.data.loader import DataPosition, MicroBatch, Update
+from nmt.data.loader import DataPosition, MicroBatch, Update, empty_batch
 from nmt.model import attention
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch, PackedSequences
@@ -16,7 +16,7 @@ from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train import update as update_module
 from nmt.train.loss import TrainingLoss
-from nmt.train.update import Updater
+from nmt.train.update import Updater, dropout_seed
 from tests.train.test_compiled_loss import SMALL, VOCAB, fixed_and_packed, use_dropout_of_a_gpu
 from tests.varlen_kernel import varlen_kernel
 
@@ -51,15 +51,38 @@ def test_the_gradient_of_all_micro_batches_is_clipped(clip_norm: float) -> None:
     loss = TrainingLoss(Transformer(recipe.model, VOCAB, VOCAB), 0.1).train()
     parameters, batches = list(loss.parameters()), [packed for _, packed in fixed_and_packed()[1][:3]]
     tokens = sum(batch.tgt_tokens for batch in batches)
-    mean = torch.stack([loss(batch)[0] for batch in batches]).sum() / tokens
-    expected = torch.autograd.grad(mean, parameters)
+    total, nll = (torch.stack(sums).sum() for sums in zip(*map(loss, batches), strict=True))
+    expected = torch.autograd.grad(total / tokens, parameters)
     norm = torch.cat([gradient.flatten() for gradient in expected]).norm().item()
     updater = Updater(recipe, World(0, 1, torch.device("cpu")), loss)
-    result = updater(make_update(batches, 1), 1)
+    update = make_update(batches, 1)
+    update.micro_batches.append(MicroBatch(len(batches), empty_batch(), is_empty=True))  # must not contribute
+    result = updater(update, 1)
+    assert [result.loss.item(), result.nll.item()] == pytest.approx([total.item(), nll.item()], rel=1e-6)
     assert result.grad_norm.item() == pytest.approx(norm, rel=1e-5) and 0.01 < norm < 1e9
     scale = 0.01 / norm if clip_norm == 0.01 else 1.0
     for parameter, gradient in zip(parameters, expected, strict=True):
         torch.testing.assert_close(parameter.grad, scale * gradient, rtol=1e-3, atol=1e-7)
+
+
+def test_dropout_depends_on_the_step_and_the_number_of_a_micro_batch() -> None:
+    """Otherwise, it would depend on the world size: ranks have micro-batches of different numbers."""
+    recipe = Recipe.model_validate(RECIPE | {"train": RECIPE["train"] | {"precision": "fp32"}})
+    torch.manual_seed(1)
+    loss = TrainingLoss(Transformer(recipe.model, VOCAB, VOCAB), 0.1).train()
+    updater = Updater(recipe, World(0, 1, torch.device("cpu")), loss)
+    updater.schedule = lambda step: 0.0  # all updates have the same parameters
+    batches = [packed for _, packed in fixed_and_packed()[1][:3]]
+    whole = make_update(batches, 1)
+    parts = [replace(whole, micro_batches=[micro]) for micro in whole.micro_batches]
+    total = sum(updater(part, 5).loss.item() for part in parts)
+    assert updater(whole, 5).loss.item() == pytest.approx(total, rel=1e-12)
+    assert updater(whole, 5).loss.item() != updater(whole, 6).loss.item()
+
+
+def test_dropout_seeds_differ() -> None:
+    numbers = [(seed, step, micro_batch) for seed in (-1, 0, 1) for step in (1, 2, 3) for micro_batch in (0, 1, 2)]
+    assert len({dropout_seed(*each) for each in numbers}) == len(numbers)
 
 
 @pytest.fixture
