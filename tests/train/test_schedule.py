@@ -49,7 +49,8 @@ def test_values_of_decays() -> None:
     assert rate("cosine", 60) == pytest.approx(0.5)
     assert rate("cosine", 35) == pytest.approx((1 + math.cos(math.pi / 4)) / 2)
     assert rate("linear", 110) == rate("cosine", 110) == pytest.approx(0.0, abs=1e-12)
-    assert rate("linear", 110, final_rate_ratio=0.2) == pytest.approx(0.2)
+    for name in ("linear", "cosine"):
+        assert [rate(name, step, final_rate_ratio=0.2) for step in (10, 60, 110)] == pytest.approx([1.0, 0.6, 0.2])
     assert rate("linear", 500) == pytest.approx(0.0, abs=1e-12)
     assert rate("constant", 110) == 1.0
 
@@ -93,6 +94,7 @@ def test_a_warm_up_that_outlasts_training_is_a_warning() -> None:
 def test_training_that_ends_before_the_first_validation_bleu_is_a_warning() -> None:
     never = recipe(warmup_steps=1, max_steps=12, validate_every=100, validate_bleu_every=100)
     (problem,) = schedule_problems(never, 12)
+    assert not list(schedule_problems(never.model_copy(update={"best_metric": "bleu"}), 12)), "the last update has BLEU"
     assert problem == (
         "train.validate_bleu_every is 100, but training ends after 12 updates, without validation BLEU; lower it"
     )
