@@ -162,6 +162,8 @@ def test_varlen_equals_matmul_on_a_gpu(causal: bool) -> None:
 def test_attention_weights_are_distributions_over_the_sentence() -> None:
     weights = attention_weights(random_heads(QUERIES, 1), random_heads(KEYS, 2), QUERIES, KEYS)
     assert weights.shape == (3, HEADS, 7, 5)
+    q, k = random_heads(QUERIES, 1).bfloat16(), random_heads(KEYS, 2).bfloat16()
+    assert attention_weights(q, k, QUERIES, KEYS).dtype == torch.float32
     for sentence, length in enumerate([2, 5, 3]):
         assert (weights[sentence, ..., length:] == 0).all()
         torch.testing.assert_close(weights[sentence].sum(-1), torch.ones(HEADS, 7, dtype=weights.dtype))
@@ -176,14 +178,18 @@ def test_pad_repeats_the_last_token_and_unpad_inverts_it() -> None:
     assert torch.equal(unpad(padded, QUERIES.one_per_row), q)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
-def test_dropout_fraction_mean_and_gradient(p: float) -> None:
+def test_dropout_fraction_mean_and_gradient(p: float, dtype: torch.dtype) -> None:
     torch.manual_seed(1)
-    x = torch.ones(1000, 1001, requires_grad=True)
+    x = torch.ones(1000, 1001, dtype=dtype, requires_grad=True)
     y = dropout(x, p)
+    assert y.dtype == dtype
+    scale = 2**16 / (2**16 - round(p * 2**16))  # of the rounded probability
+    assert y.max().item() == pytest.approx(scale, rel=torch.finfo(dtype).eps)
     dropped = (y == 0).float()
     assert dropped.mean().item() == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / x.numel()) + 2**-16)
-    assert y.mean().item() == pytest.approx(1.0, abs=0.005)
+    assert y.float().mean().item() == pytest.approx(1.0, abs=0.005)
     for lane in range(4):  # each random integer decides whether four neighbors are dropped
         assert dropped.flatten()[lane::4].mean().item() == pytest.approx(p, abs=0.005)
     assert (dropped[:, 1:] * dropped[:, :-1]).mean().item() == pytest.approx(p * p, abs=0.005)

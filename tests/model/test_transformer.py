@@ -342,6 +342,8 @@ def test_output_bias_in_training_and_search() -> None:
     src, tgt = PackedSequences.from_lists(SRC), PackedSequences.from_lists(TGT)
     expected = plain.logits(plain(src, tgt)) + biased.output.bias
     torch.testing.assert_close(biased.logits(biased(src, tgt)), expected, rtol=1e-12, atol=1e-12)
+    some = torch.tensor([7, 3])
+    torch.testing.assert_close(biased.logits_of(some)(biased(src, tgt)), expected[:, some], rtol=1e-12, atol=1e-12)
     first = biased.step(torch.full((len(SRC), 1), BOS_ID), biased.start(src, beam_size=1))
     starts = expected[tgt.cu_seqlens[:-1].long()].log_softmax(dim=-1)
     torch.testing.assert_close(first.squeeze(1), starts, rtol=1e-11, atol=1e-11)
