@@ -335,6 +335,21 @@ def test_initial_matrices_are_half_of_xavier_uniform() -> None:
         assert weight.std().item() == pytest.approx(xavier / 2, rel=0.05)
 
 
+def test_initial_biases_are_zero_and_positions_are_random() -> None:
+    torch.manual_seed(3)
+    learned = Transformer(tiny(d_model=64, positions="learned", max_positions=500, output_bias=True), 9, 9)
+    biases = [weight for name, weight in learned.named_parameters() if name.endswith("bias") and "norm" not in name]
+    assert len(biases) == 2 * 4 + 2 * 7 + 1 and not any(bias.any() for bias in biases)
+    for embedding in (learned.src_embedding, learned.tgt_embedding):
+        assert embedding.positions is not None
+        assert embedding.positions.std().item() == pytest.approx(1 / 8, rel=0.03)
+    relative_positions = Transformer(tiny(positions="relative", max_distance=100, d_head=50), 9, 9)
+    found = relative_positions.decoder.layers[1].attention.relative
+    assert found is not None
+    bound = math.sqrt(6 / (201 + 50))  # Xavier uniform
+    assert all(0.99 * bound < part.abs().max() <= bound for part in (found.keys, found.values))
+
+
 def test_output_bias_in_training_and_search() -> None:
     plain, biased = double_model(tiny()), double_model(tiny(output_bias=True))
     biased.load_state_dict(plain.state_dict(), strict=False)
