@@ -76,6 +76,7 @@ def test_loss_and_gradient_equal_those_of_plain_loops(batch: Batch, at: str, opt
     loss = make_loss(at, **options)
     plain = TrainingLoss(loss.model, 0.1).train()
     value, nll = loss(batch)
+    assert not any(module._forward_pre_hooks for module in loss.modules()), "a hook would keep its inputs in memory"
     translation, plain_nll = plain(batch)
     expected = translation + 0.3 * loss_by_loops(loss.model, batch, at)
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 from markdown_it import MarkdownIt
+from torch import Tensor
 from torch.nn import functional as F
 
 from nmt import validation_bleu
 from nmt.bench.random_model import numbered_word_tokenizers
 from nmt.data.loader import make_batch
-from nmt.data.store import PairStore
+from nmt.data.store import PairStore, PairWriter, token_dtype
 from nmt.data.test_sets import TestSet
 from nmt.devices.precision import autocast, choose_precision
 from nmt.model.transformer import Transformer
@@ -84,14 +85,31 @@ def test_translations_of_a_right_to_left_model_are_in_reading_order(tiny_recipe:
 
 @pytest.mark.parametrize("budget", [25, 10_000])
 def test_validation_is_the_mean_over_all_tokens_without_dropout(
-    tiny_recipe: Recipe, tiny_data: Path, budget: int
+    tiny_recipe: Recipe, tmp_path: Path, budget: int
 ) -> None:
+    random = np.random.Generator(np.random.PCG64(7))
+    with PairWriter(tmp_path, "valid", {"src": token_dtype(40), "tgt": token_dtype(40)}) as writer:
+        src_lengths, tgt_lengths = random.integers(1, 6, 20), random.integers(1, 11, 20)
+        writer.append("src", random.integers(4, 40, src_lengths.sum()), src_lengths)
+        writer.append("tgt", random.integers(4, 40, tgt_lengths.sum()), tgt_lengths)
     model = Transformer(tiny_recipe.model, 40, 40)
     loss = TrainingLoss(model, 0.1).train()
-    store = PairStore(tiny_data, "valid")
+    store = PairStore(tmp_path, "valid")
     found = validate(loss, store, World(0, 1, CPU), budget, lambda: None)
     assert loss.training
-    model.eval()
+    loss.eval()
+    parts: list[Tensor] = []  # sums of loss, nll and tokens of each process
+
+    def collect(sums: Tensor) -> Tensor:
+        parts.append(sums)
+        return torch.ones_like(sums)
+
+    for rank in range(2):
+        world: Any = SimpleNamespace(rank=rank, size=2, device=CPU, sum=collect)
+        validate(loss, store, world, budget, lambda: None)
+    assert not loss.training
+    total = torch.stack(parts).sum(dim=0)
+    assert [found.loss, found.nll] == pytest.approx((total[:2] / total[2]).tolist(), rel=1e-6)
     logits, labels = [], []
     for pair in range(len(store)):
         batch = make_batch(store, np.array([pair]))
