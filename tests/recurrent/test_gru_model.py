@@ -239,7 +239,9 @@ def test_16_bit_search_and_training_run(variant: dict[str, Any]) -> None:
     with torch.inference_mode():
         start = torch.full((len(SRC), 1), BOS_ID)
         expected, ours = (one.step(start, one.start(src, 1)) for one in (exact, rounded))
+        (weights,) = rounded.cross_attention(src, tgt)
     torch.testing.assert_close(ours, expected, rtol=0.0, atol=0.1)
+    assert weights.dtype == torch.float32
 
 
 def test_time_major_rows_are_ordered_by_position_then_length() -> None:

@@ -35,6 +35,8 @@ def test_rate_is_lowered_after_validations_without_a_lower_nll() -> None:
     assert not any(state.record_plateau(nll, train) for nll in (5.0, 5.0))
     state.step = 10
     assert not any(state.record_plateau(nll, train) for nll in (4.0, 6.0, 6.0))  # the same step, validated again
+    diverged = TrainState()
+    assert not any(diverged.record_plateau(nll, train) for nll in (float("nan"), 3.0, 2.0, 2.0)), "NaN is not the best"
     constant = TrainState()
     assert not constant.record_plateau(1.0, TrainRecipe()) and constant == TrainState()
     assert learning_rate(train, 512, 4_000) == learning_rate(train, 512, 99_999) == train.learning_rate
