@@ -441,7 +441,7 @@ class _Decompressor(io.RawIOBase):
             except OSError as error:  # of bz2
                 raise EOFError(str(error)) from error
             self._compressed = self._decompressor.unused_data
-            self._is_between = self._decompressor.eof or not block
+            self._is_between = self._decompressor.eof or (self._is_between and not block)
             if self._decompressor.eof:
                 self._decompressor = self._start()
         return size
