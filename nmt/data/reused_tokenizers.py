@@ -69,8 +69,11 @@ def _find(path: Path, recipe: Recipe) -> Path:
     try:
         return find_tokenizers(path)
     except UserError as error:
-        option = "train.start_from" if path == recipe.train.start_from else "tokenizer.start_from"
-        raise UserError(f"{option} is {path.absolute()}: {error}") from error
+        option, message = "train.start_from", str(error)
+        if path != recipe.train.start_from:
+            option = "tokenizer.start_from"
+            message = message.replace("expected a model directory", "expected a SentencePiece model, a model directory")
+        raise UserError(f"{option} is {path.absolute()}: {message}") from error
 
 
 def expected_vocab_sizes(recipe: Recipe) -> tuple[int, int]:

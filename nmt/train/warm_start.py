@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmt.checkpoint import load_tensors, read_tensors
 from nmt.data.reused_tokenizers import expected_vocab_sizes, find_tokenizers, with_symbols_of
-from nmt.errors import UserError
+from nmt.errors import RecipeError, UserError
 from nmt.logs import is_first_rank, warn
 from nmt.models import TranslationModel, build_uninitialized
 from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, revalidate
@@ -42,7 +42,7 @@ def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
 
     Raises:
         UserError: no such model, or another architecture.
-        RecipeError: other sections of the recipe do not fit the architecture.
+        RecipeError: other sections of the recipe do not fit the architecture or the tokenizers.
         TypeError: not a recipe.
     """
     if not isinstance(recipe, Recipe):
@@ -59,7 +59,13 @@ def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
             )
         model = ModelRecipe.model_validate(architecture.model_dump() | explicit)
         recipe = recipe.model_copy(update={"model": model})
-    return revalidate(_with_tokenizer_of(source, recipe, warns=warns))
+    recipe = _with_tokenizer_of(source, recipe, warns=warns)
+    if recipe.model.tied_embeddings == "three-way" and not recipe.tokenizer.joint:
+        raise RecipeError(
+            f"{source} has one tokenizer per language, but three-way tied embeddings need one vocabulary; set "
+            "model.tied_embeddings to 'decoder', or reuse a joint tokenizer"
+        )
+    return revalidate(recipe)
 
 
 def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:

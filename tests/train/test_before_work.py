@@ -128,7 +128,8 @@ def test_validation_bleu_without_its_tokenizer_is_an_early_error(
         ),
         (
             "tokenizer.start_from=nowhere",
-            f"tokenizer.start_from is {Path('nowhere').absolute()}: nowhere does not exist",
+            f"tokenizer.start_from is {Path('nowhere').absolute()}: nowhere does not exist; expected a SentencePiece "
+            "model, a model directory",
         ),
         ("train.start_from=.", ". has no model; expected a model directory"),
         (
@@ -154,7 +155,8 @@ def test_two_vocabularies_are_not_tied_three_ways(recipe: Path, tmp_path: Path, 
     assert nmt("train", recipe, f"run_dir={tmp_path / 'first'}", *separate)[0] == 0
     status, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'run'}", f"tokenizer.start_from={tmp_path / 'first'}")
     assert status == 2
-    assert "tokenizer.joint is false, but three-way tied embeddings need one vocabulary" in err
+    assert "first has one tokenizer per language, but three-way tied embeddings need one vocabulary" in one_line(err)
+    assert "set model.tied_embeddings to 'decoder'" in one_line(err)
     assert not (tmp_path / "run").exists()
 
 
