@@ -69,11 +69,10 @@ def _find(path: Path, recipe: Recipe) -> Path:
     try:
         return find_tokenizers(path)
     except UserError as error:
-        option, message = "train.start_from", str(error)
-        if path != recipe.train.start_from:
-            option = "tokenizer.start_from"
-            message = message.replace("expected a model directory", "expected a SentencePiece model, a model directory")
-        raise UserError(f"{option} is {path.absolute()}: {message}") from error
+        if path == recipe.train.start_from:
+            raise UserError(f"train.start_from is {path.absolute()}: {error}") from error
+        message = f"tokenizer.start_from is {path.absolute()}: {error}, or name a SentencePiece model"
+        raise UserError(message) from error
 
 
 def expected_vocab_sizes(recipe: Recipe) -> tuple[int, int]:

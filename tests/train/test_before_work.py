@@ -128,8 +128,8 @@ def test_validation_bleu_without_its_tokenizer_is_an_early_error(
         ),
         (
             "tokenizer.start_from=nowhere",
-            f"tokenizer.start_from is {Path('nowhere').absolute()}: nowhere does not exist; expected a SentencePiece "
-            "model, a model directory",
+            f"tokenizer.start_from is {Path('nowhere').absolute()}: nowhere does not exist; expected a model directory "
+            "(with model.toml), a checkpoint or a run directory; correct the path, or name a SentencePiece model",
         ),
         ("train.start_from=.", ". has no model; expected a model directory"),
         (
