@@ -29,6 +29,7 @@ from nmt.logs import warn
 from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel, build_uninitialized
 from nmt.recipe import DecodeRecipe, ModelRecipe
+from nmt.recipe.model import DROPOUT_OPTIONS
 from nmt.storage.model_metadata import ModelMetadata, model_toml, read_model_toml, require_transformer
 from nmt.storage.run_folder import checkpoint_directory, checkpoint_step, find_model, list_checkpoints
 from nmt.storage.sealed import (
@@ -360,9 +361,8 @@ def _similarities(average: Path, models: Sequence[Path]) -> list[float]:
 
 def _kind(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:
     """Return what models must have in common to be averaged, besides shapes and tokenizers."""
-    dropout = {"dropout", "attention_dropout", "activation_dropout"}
     text = {"unicode_form": metadata.unicode_form, "reverse_target": metadata.reverse_target}
-    return {**recipe.model_dump(exclude=dropout), **text, "context": metadata.context}
+    return {**recipe.model_dump(exclude=set(DROPOUT_OPTIONS)), **text, "context": metadata.context}
 
 
 def write_ema(checkpoint: Path, out: Path, decode: DecodeRecipe | None = None, *, replaces: bool = False) -> None:

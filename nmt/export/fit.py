@@ -6,12 +6,13 @@ from collections.abc import Collection, Sequence
 
 from nmt.errors import UserError
 from nmt.recipe import ModelRecipe
+from nmt.recipe.model import DROPOUT_OPTIONS
 from nmt.storage.model_metadata import ModelMetadata
 
 # Options that all formats support, though not all values (see `huggingface`), or that only matter in training.
 _SUPPORTED_EVERYWHERE = frozenset(
     {"d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "max_positions", "activation"}
-    | {"dropout", "attention_dropout", "activation_dropout", "norm_order", "tied_embeddings", "output_bias"}
+    | {*DROPOUT_OPTIONS, "norm_order", "tied_embeddings", "output_bias"}
 )
 
 

@@ -42,6 +42,8 @@ def rotate(x: Tensor, encodings: Tensor) -> Tensor:
 class Embedding(nn.Module):
     """Token embedding times sqrt(d_model), plus position, then dropout (paper, sections 3.4, 3.5 and 5.4).
 
+    Word dropout, which is not in the paper, omits the whole embedding of some tokens.
+
     Recurrent layers read tokens in order, so their embedding has no positions.
     """
 
@@ -50,6 +52,7 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocab_size, recipe.d_model))
         self.scale = math.sqrt(recipe.d_model)
         self.dropout = Dropout(recipe.dropout)
+        self.word_dropout = Dropout(recipe.word_dropout)
         self.positions: Tensor | None
         match "none" if recipe.architecture == "gru" else recipe.positions:
             case "sinusoidal":
@@ -64,6 +67,8 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Tokens and positions (...) -> (..., d_model)."""
         x = F.embedding(tokens, self.weight) * self.scale
+        if self.word_dropout.current_p:
+            x = x * self.word_dropout(torch.ones_like(x[..., :1]))  # (..., 1)
         return self.dropout(x if self.positions is None else x + F.embedding(positions, self.positions))
 
 

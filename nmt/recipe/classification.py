@@ -18,7 +18,7 @@ from nmt.recipe.corpora import (
     has_label,
 )
 from nmt.recipe.effects import require_training_effect
-from nmt.recipe.model import ModelRecipe
+from nmt.recipe.model import DROPOUT_OPTIONS, ModelRecipe
 from nmt.recipe.sections import NAME_PATTERN, TokenizerRecipe, TrainRecipe
 
 Noise = Literal["shuffled", "truncated", "wrong-language", "misaligned"]
@@ -28,8 +28,7 @@ USED_OPTIONS = {
     "tokenizer": {"algorithm", "vocab_size", "character_coverage", "lowercase", "user_symbols"},
     "model": {
         *("d_model", "d_ff", "num_heads", "d_head", "num_encoder_heads", "num_encoder_layers", "max_positions"),
-        *("dropout", "attention_dropout", "activation_dropout", "activation", "norm_order", "norm", "positions"),
-        "max_distance",
+        *(*DROPOUT_OPTIONS, "activation", "norm_order", "norm", "positions", "max_distance"),
     },
     "train": {
         *("max_steps", "max_minutes", "max_epochs", "batch_tokens", "micro_batch_tokens", "precision", "device"),

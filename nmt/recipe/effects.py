@@ -19,6 +19,7 @@ from nmt.recipe.corpora import (
     named_files,
 )
 from nmt.recipe.decoding import ineffective_option
+from nmt.recipe.model import DROPOUT_OPTIONS
 from nmt.recipe.removed_characters import CONTROL, INVISIBLE
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _require_translation_effect(recipe: Recipe) -> None:
             "on this text; it needs corpora of kind 'trees', tokenizer.joint = false, and neither data.reverse_target "
             "nor data.context; change these",
         )
-    if max(model.dropout, model.attention_dropout, model.activation_dropout) == 0:
+    if not any(getattr(model, option) for option in DROPOUT_OPTIONS):
         reject("train.rdrop train.dropout_ramp_steps", "without dropout; set model.dropout")
 
 

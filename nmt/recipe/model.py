@@ -15,6 +15,7 @@ _TRANSFORMER_ONLY = (
     *("norm_order", "norm", "positions", "max_distance"),
 )
 _GRU_ONLY = ("attention", "input_feeding")
+DROPOUT_OPTIONS = frozenset({"dropout", "attention_dropout", "activation_dropout", "word_dropout"})
 
 
 class ModelRecipe(Section):
@@ -25,8 +26,8 @@ class ModelRecipe(Section):
 
     architecture: Literal["transformer", "gru"] = "transformer"
     """The Transformer, or a bidirectional GRU encoder and a GRU decoder with attention. `gru` uses `d_model`, the
-    numbers of layers, `dropout`, `tied_embeddings`, `output_bias`, `max_positions` and its own options below; setting
-    other options is an error."""
+    numbers of layers, `dropout`, `word_dropout`, `tied_embeddings`, `output_bias`, `max_positions` and its own options
+    below; setting other options is an error."""
     d_model: PositiveInt = 512
     """Model dimension; with `gru`, that of embeddings, encoder outputs (each direction has half) and decoder states."""
     d_ff: PositiveInt = 2048
@@ -48,6 +49,9 @@ class ModelRecipe(Section):
     """Dropout on attention weights; not in the paper; tensor2tensor used 0.1."""
     activation_dropout: Probability = 0.0
     """Dropout after the feed-forward activation; not in the paper."""
+    word_dropout: Probability = 0.0
+    """Probability of omitting the embedding of an input token, on both sides, but not its position (Gal and Ghahramani
+    2016; Sennrich and Zhang 2019, who use 0.1 to 0.3 for small corpora); not in the paper."""
     activation: Literal["relu", "gelu", "swish", "swiglu"] = "relu"
     """Feed-forward activation. `swiglu` adds a gate: (swish(x W1) * x V) W2 (Shazeer 2020). V has the size of W1; with
     two thirds of `d_ff`, the number of parameters stays the same."""

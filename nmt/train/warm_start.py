@@ -17,6 +17,7 @@ from nmt.errors import RecipeError, UserError
 from nmt.logs import is_first_rank, warn
 from nmt.models import TranslationModel, build_uninitialized
 from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, revalidate
+from nmt.recipe.model import DROPOUT_OPTIONS
 from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe, warn_of_run
 from nmt.storage.run_folder import find_model, list_checkpoints
@@ -28,7 +29,7 @@ from nmt.train.state import TrainState
 _EMBEDDINGS = ("src_embedding.*", "tgt_embedding.*", "output.weight")
 _BY_TOKEN = (*_EMBEDDINGS, "output.bias")  # parameters with a row per token
 # Options of the model section that may differ from those of the initial model.
-_CHANGEABLE = {"dropout", "attention_dropout", "activation_dropout", "max_positions"}
+_CHANGEABLE = {*DROPOUT_OPTIONS, "max_positions"}
 _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}
 
 

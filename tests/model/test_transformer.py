@@ -268,6 +268,7 @@ def test_slots_of_a_sentence_do_not_depend_on_the_batch() -> None:
         ("dropout", 2 + 2 * 2 + 3 * 2),  # embeddings; sublayers of the encoder and of the decoder (paper, section 5.4)
         ("attention_dropout", 2 + 2 * 2),
         ("activation_dropout", 2 + 2),
+        ("word_dropout", 2),
     ],
 )
 def test_each_dropout_option_applies_to_its_layers(
@@ -287,6 +288,18 @@ def test_each_dropout_option_applies_to_its_layers(
         applied.clear()
         model.train(training)(PackedSequences.from_lists(SRC), PackedSequences.from_lists(TGT))
         assert applied == expected
+
+
+def test_word_dropout_omits_embeddings_but_not_positions() -> None:
+    embedding = double_model(tiny(word_dropout=0.25)).train().src_embedding
+    assert isinstance(embedding.positions, Tensor)
+    torch.manual_seed(1)
+    tokens, positions = torch.full((2_000,), 5), torch.arange(2_000) % 8
+    vectors = embedding(tokens, positions) - F.embedding(positions, embedding.positions)
+    expected = embedding.weight[5] * embedding.scale / 0.75
+    is_omitted = (vectors == 0).all(dim=1)
+    assert is_omitted.double().mean().item() == pytest.approx(0.25, abs=0.04)
+    torch.testing.assert_close(vectors[~is_omitted], expected.expand(int((~is_omitted).sum()), -1))
 
 
 # --- Size and initialization -----------------------------------------------------------------------------------------
