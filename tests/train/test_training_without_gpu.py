@@ -72,7 +72,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"precision": "fp32"},
     ),
     "adamw, not clipped, dropout ramp": (
-        {"attention_dropout": 0.1},
+        {"attention_dropout": 0.1, "word_dropout": 0.1},
         {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 0, "dropout_ramp_steps": 10},
     ),
     "r-drop, activation checkpointing": ({}, {"rdrop": 1.0, "activation_checkpointing": True}),
