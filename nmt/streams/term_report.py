@@ -70,17 +70,10 @@ class TermReport:
     def add(self, rows: str) -> None:
         """Add rows. Call this before the translations of their lines are written."""
         if self._kept is not None and self._file is not None:
-            if self.path is not None and self.path.is_file():
-                self._file.truncate(0)
-            self._write(_HEADER)
-            rows = self._kept + rows
+            self._start_with(_HEADER + self._kept)
+            self._count(self._kept)
             self._kept = None
-        for row in rows.split("\n")[:-1]:
-            _, term, _, result = row.split("\t")
-            if result == "used":
-                self._used += 1
-            else:
-                self._missed[term] += 1
+        self._count(rows)
         self._write(rows)
 
     def log(self) -> None:
@@ -96,6 +89,27 @@ class TermReport:
         used = f"{self._used:,} of {counted(total, 'term')} used ({self._used / total:.1%})"
         say(f"glossary ({self._mode}): {used}{details}")
 
+    def _start_with(self, text: str) -> None:
+        """Make `text` the content of the file. Rows that are already there stay, because a kill must not lose them."""
+        if self._file is None or self.path is None:
+            return
+        if self.path.is_file():  # not a device or a pipe
+            content = text.encode()
+            with self.path.open("rb") as file:
+                is_kept = file.read(len(content)) == content
+            self._file.truncate(len(content) if is_kept else 0)
+            if is_kept:
+                return
+        self._write(text)
+
+    def _count(self, rows: str) -> None:
+        for row in rows.split("\n")[:-1]:
+            _, term, _, result = row.split("\t")
+            if result == "used":
+                self._used += 1
+            else:
+                self._missed[term] += 1
+
     def _write(self, text: str) -> None:
         if self._file is not None:
             Sink(self._file, str(self.path), is_compressed=False).write(text)
@@ -109,6 +123,8 @@ class TermReport:
                 f"{self.path} is missing; it must have the terms of the first {counted(done, 'line')}; restore it, or "
                 "use --restart to start over"
             )
+        if not self.path.is_file():  # a pipe has no rows, and opening it would wait for a writer
+            return
         for row in read_lines(self.path):
             columns = row.split("\t")
             if len(columns) == 4 and columns[0].isdecimal() and int(columns[0]) <= done:

@@ -3,11 +3,13 @@
 import os
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from nmt.decode.glossary import Term, TermUse
 from nmt.errors import CommandError, UserError
+from nmt.streams.sink import Sink
 from nmt.streams.term_report import TermReport, format_use
 
 DOG, CAT = Term("dog", ("Hund", "Hunde")), Term("cat", ("Katze",))
@@ -35,6 +37,22 @@ def test_a_resumed_report_keeps_only_the_rows_of_translated_lines(tmp_path: Path
     resumed = TermReport(path)
     with resumed.open(done=2):
         resumed.add(later)
+    assert path.read_text() == HEADER + first + later
+
+
+def test_a_kill_of_a_resumed_command_keeps_the_rows_of_translated_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.tsv"
+    first, later = "1\tdog\tHunde\tused\n", "3\tcat\tKatze\tmissed\n"
+    path.write_text(HEADER + first + later)
+    resumed = TermReport(path)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), resumed.open(done=2):
+        patch.setattr(Sink, "write", Mock(side_effect=KeyboardInterrupt))
+        resumed.add(later)
+    again = TermReport(path)
+    with again.open(done=2):
+        again.add(later)
     assert path.read_text() == HEADER + first + later
 
 
@@ -97,3 +115,13 @@ def test_a_named_pipe_is_written_in_place(tmp_path: Path) -> None:
         pass
     reader.join(timeout=30)
     assert received == [HEADER.encode()] and pipe.is_fifo()
+
+
+def test_a_resumed_command_does_not_read_a_named_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "terms"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with TermReport(pipe).open(done=2):
+        pass
+    assert os.read(reader, 1000) == HEADER.encode()
+    os.close(reader)
