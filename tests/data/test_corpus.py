@@ -278,11 +278,13 @@ def test_malformed_tree(tmp_path: Path, lines: list[str], where: str) -> None:
 # --- Files that are not plain text ---
 
 
-def test_counting_utf16_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes("\n".join(SRC).encode("utf-16"))
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])  # with and without byte order mark
+def test_utf16_is_an_error(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a").write_bytes("\n".join(["The old cat sleeps."] * len(SRC)).encode(encoding))
     write(tmp_path / "b", TGT)
-    with pytest.raises(UserError, match="a is UTF-16; nmt reads UTF-8"):
-        count_pairs(TextCorpus(src="a", tgt="b"), tmp_path)
+    for action in (count_pairs, read):
+        with pytest.raises(UserError, match="a is UTF-16; nmt reads UTF-8"):
+            action(TextCorpus(src="a", tgt="b"), tmp_path)
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])

@@ -106,7 +106,7 @@ def micro_batch_values(micro_batches: list[MicroBatch]) -> list[tuple[int, bool,
 def as_values(update: Update) -> tuple[object, ...]:
     ids, contents = update.sentence_ids.tolist(), micro_batch_values(update.micro_batches)
     counts = update.updates_in_epoch, update.tgt_tokens
-    return (update.epoch, update.index, *counts, ids, pairs_of(update), contents)
+    return (update.epoch, update.index, update.next, *counts, ids, pairs_of(update), contents)
 
 
 def test_resume_from_any_position(data: tuple[PairStore, Sentences, Sentences]) -> None:
@@ -142,6 +142,23 @@ def test_resume_after_the_last_update_starts_the_next_epoch(data: tuple[PairStor
     with TrainingBatches(store, RECIPE, seed=3, start=DataPosition(0, last, len(store))) as batches:
         first = next(batches)
     assert (first.epoch, first.index) == (1, 0)
+
+
+def test_the_last_update_is_the_same_from_any_position(data: tuple[PairStore, Sentences, Sentences]) -> None:
+    """Epochs have the number of updates of the current one, as an estimate."""
+    store, _, _ = data
+    recipe = RECIPE.model_copy(update={"max_epochs": 3})
+    with TrainingBatches(store, recipe, seed=3) as batches:
+        updates = list(islice(batches, 3))
+        expected = 3 * updates[0].updates_in_epoch
+        assert batches.last_update(0) == expected
+    with TrainingBatches(store, recipe, seed=3, start=updates[-1].next) as batches:
+        assert batches.last_update(3) == expected
+    with TrainingBatches(store, recipe, seed=3, start=DataPosition(2)) as batches:
+        assert batches.last_update(50) == 50 + next(batches).updates_in_epoch
+    for limited in (recipe, RECIPE):
+        with TrainingBatches(store, limited.model_copy(update={"max_steps": 5}), seed=3) as batches:
+            assert batches.last_update(0) == 5
 
 
 @pytest.mark.parametrize("multiple", [None, 12])

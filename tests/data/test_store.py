@@ -53,7 +53,7 @@ def test_tokens_are_memory_mapped(tmp_path: Path) -> None:
 
 
 def test_truncated_sentences_have_fewer_words() -> None:
-    lengths, words = np.array([4, 2, 0, 10], np.int32), np.array([3, 1, 0, 5], np.int32)
+    lengths, words = np.array([4, 2, 0, 10], np.int32), np.array([3, 1, 0, 4], np.int32)
     truncated = Sentences(np.arange(16, dtype=np.uint16), lengths, words).truncate(4)
     assert truncated.tokens.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert truncated.lengths.tolist() == [4, 2, 0, 4]
@@ -85,7 +85,11 @@ def test_missing_and_damaged_files_are_errors(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="damaged") as caught:
             PairStore(tmp_path, "train")
         assert "\n" not in str(caught.value)
-    np.save(tokens, np.array([8], dtype=np.uint16))
+    for number in (1, 3):
+        np.save(tokens, np.full(number, 8, dtype=np.uint16))
+        with pytest.raises(UserError, match=r"train\.tgt is truncated"):
+            SideStore(tmp_path, "train", "tgt")
+    np.save(tmp_path / "train.tgt.offsets.npy", np.array([], dtype=np.int64))
     with pytest.raises(UserError, match=r"train\.tgt is truncated"):
         SideStore(tmp_path, "train", "tgt")
 

@@ -62,9 +62,13 @@ def test_sacrebleu_references(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     known = sacrebleu.dataset.DATASETS["wmt14/full"]
     monkeypatch.setattr(known, "get_source_file", lambda pair: str(folder / "news.en"))
     files = [str(folder / name) for name in ("news.de", "other.de")]
-    monkeypatch.setattr(known, "get_reference_files", lambda pair: files)
-    recipe = parse_recipe(RECIPE, ["data.test={news={kind='sacrebleu',test_set='wmt14/full'}}"])
-    assert read_test_sets(recipe)["news"].refs == [LINES["news.de"], LINES["other.de"]]
+    by_languages = {"en-de": files, "fr-en": files[::-1]}
+    monkeypatch.setattr(known, "get_reference_files", lambda pair: by_languages[pair])
+    tests = "{news={kind='sacrebleu',test_set='wmt14/full'}, other={kind='sacrebleu',test_set='wmt14/full',"
+    recipe = parse_recipe(RECIPE, [f"data.test={tests}src_lang='fr',tgt_lang='en'}}}}"])
+    found = read_test_sets(recipe)
+    assert found["news"].refs == [LINES["news.de"], LINES["other.de"]]
+    assert found["other"].refs == [LINES["other.de"], LINES["news.de"]]
 
 
 def test_each_reference_must_match_the_source(folder: Path) -> None:

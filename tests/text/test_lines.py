@@ -27,6 +27,12 @@ def test_lines_end_at_line_feeds_only(suffix: str, tmp_path: Path) -> None:
     assert list(read_lines(path)) == HOSTILE
 
 
+@pytest.mark.parametrize(("content", "count"), [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3)])
+def test_as_many_lines_are_counted_as_read(content: bytes, count: int, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(content)
+    assert count_lines(tmp_path / "lines") == len(list(read_lines(tmp_path / "lines"))) == count
+
+
 @pytest.mark.slow
 @given(st.lists(st.text(max_size=10).map(lambda text: text.replace("\n", "")), max_size=10))
 def test_arbitrary_lines_round_trip(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
