@@ -100,6 +100,9 @@ def test_a_character_too_long_is_its_own_part() -> None:
             "\u201c\u4e00\u3002\u201d\u300c\u4e8c\u300dAPI",
             [0, 0, 0],
         ),
+        (["\u201c\u4e00\u3002\u201d", "\u4e8c"], "\u201c\u4e00\u3002\u201d\u4e8c", [0, 0]),
+        (["\u4e00", "\u201c\u4e8c\u201d"], "\u4e00\u201c\u4e8c\u201d", [0, 0]),
+        (["API", "\u300c\u4e8c\u300d"], "API\u300c\u4e8c\u300d", [0, 0]),
         (["\u3072\u3089", "\u30ab\u30bf"], "\u3072\u3089\u30ab\u30bf", [0, 0]),
         (["\u0e01\u0e33", "\u0e02"], "\u0e01\u0e33\u0e02", [0, 0]),  # Thai
         (["\u0e81", "\u0e82"], "\u0e81\u0e82", [0, 0]),  # Lao
@@ -216,3 +219,5 @@ def test_a_phrase_is_assigned_to_the_most_probable_part() -> None:
     assert asked == [*log_probs]
     impossible = assign_phrases([one], [(), ()], [-float("inf")] * 2, lambda pairs: [-float("inf")] * len(pairs))
     assert impossible == [[one], []], "the search of the line then says that no translation is possible"
+    possible = assign_phrases([one], [(), ()], [-float("inf"), -1.0], lambda pairs: [-float("inf"), -3.0])
+    assert possible == [[], [one]], "a part without a translation loses nothing"

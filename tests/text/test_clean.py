@@ -30,6 +30,7 @@ def cleaner(src_lang: str = "en", tgt_lang: str = "de", **options: object) -> Cl
     ("text", "expected"),
     [
         ("  a\t b \r", "a b"),
+        ("a  b", "a b"),  # printable
         ("a\u2028b\u0085c\x1cd\x00e\nf\u2029g", "a b c d e f g"),
         ("\ufeffa\u200bb\u00adc", "abc"),
         ("a\u00a0b\u3000c\u2009d", "a b c d"),
@@ -142,6 +143,8 @@ LONG = "one two three four five six seven eight nine ten eleven twelve"
         ("猫が好き", "Eine Katze.", "wrong script"),
         ("The word Кошка means cat.", "Das Wort Кошка bedeutet Katze.", None),
         ("A cat.", "Katze, кошка", None),  # half of the letters
+        ("the 猫", "Eine Katze.", None),  # counts as three letters
+        ("to 猫", "Eine Katze.", "wrong script"),
         ("1 2 3 !", "1½ ² ①", None),
     ],
 )
@@ -157,6 +160,17 @@ def test_filters_can_be_disabled() -> None:
     assert drop_reason(lenient, LONG, "eins") is None
     assert drop_reason(cleaner(max_length_ratio=5.9), LONG, "eins zwei") == "length ratio"
     assert drop_reason(cleaner(max_length_ratio=6.0), LONG, "eins zwei") is None
+
+
+def test_without_a_source_only_the_target_is_filtered() -> None:
+    assert cleaner("zxx").clean("", LONG) == ("", LONG)
+    assert cleaner("zxx").clean("", "") == "empty"
+
+
+def test_sources_that_are_truncated_may_have_any_length() -> None:
+    truncating = cleaner(max_tokens=10, long_sources="truncate")
+    assert truncating.clean("a" * 161, "b") == ("a" * 161, "b")
+    assert drop_reason(truncating, "b", "a" * 161) == "too long"
 
 
 def test_clean_returns_the_normalized_pair() -> None:
@@ -211,6 +225,12 @@ def test_characters_count_in_languages_without_spaces(language: str, text: str) 
     english = "I would like to know how much this small red umbrella costs today"
     assert drop_reason(cleaner("en", language), english, text) is None
     assert drop_reason(cleaner("en", language), english, text[:2]) == "length ratio"
+
+
+def test_two_characters_count_as_a_word_in_languages_without_spaces() -> None:
+    chinese = cleaner("en", "zh", max_length_ratio=3.0)
+    assert drop_reason(chinese, LONG, "钱" * 7) is None  # four words
+    assert drop_reason(chinese, LONG, "钱" * 6) == "length ratio"
 
 
 @pytest.mark.parametrize("language", ["zh", "zho", "yue", "wuu", "ja", "jpn"])

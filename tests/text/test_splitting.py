@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import pytest
 
-from nmt.text.splitting import contains_phrase, join_texts, split_text
+from nmt.text.splitting import Part, contains_phrase, join_texts, split_line, split_text
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,7 @@ from nmt.text.splitting import contains_phrase, join_texts, split_text
         ("狗dog狗", "狗dog", False, True),
         ("hotdog狗", "dog狗", False, False),
         ("hotdog dog", "dog", False, True),
+        ("ba a a", "a a", False, True),  # two occurrences that overlap
         ("हिन्दी भाषा", "हिन्द", False, False),
         ("हिन्दी भाषा", "भाषा", False, True),
         ("हिन्दीभाषा", "भाषा", False, False),
@@ -62,6 +63,17 @@ def test_long_runs_of_punctuation_take_linear_time(run: str) -> None:
 )
 def test_sentence_ends_are_runs_of_punctuation(text: str, expected: list[str]) -> None:
     assert split_text(text, lambda part: part != text) == expected
+
+
+def test_equal_parts_start_where_each_of_them_occurs() -> None:
+    parts = split_line("a. a. b.", lambda text: [*text.encode()], 2)
+    assert parts == [Part("a.", 0, [97, 46]), Part("a.", 3, [97, 46]), Part("b.", 6, [98, 46])]
+
+
+def test_a_character_with_too_many_tokens_is_truncated() -> None:
+    first, second = (Part("€", start, [*"€".encode()][:2]) for start in (0, 1))
+    assert split_line("€€", lambda text: [*text.encode()], 2) == [first, second]
+    assert split_line("", lambda text: [*text.encode()], 2) == []
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def test_brackets_are_those_that_evalb_scores() -> None:
     assert (found, is_word) == brackets(read_tree(line).linearized)
     assert found == [("ADVP", 0, 1), ("NP", 2, 3), ("VP", 3, 4), ("X", 4, 5), ("S", 0, 5)]
     assert is_word == [True, False, True, True, False]
+    assert brackets("(ROOT (NP (NN a)) (NP (NN b)))")[0] == [("NP", 0, 1), ("NP", 1, 2)]
     assert without_punctuation(found, is_word) == [("ADVP", 0, 1), ("NP", 1, 2), ("VP", 2, 3), ("S", 0, 3)]
 
 
