@@ -170,9 +170,13 @@ def test_the_forecast_is_saved_and_printed_with_notes(recipe: Path, tmp_path: Pa
     write_forecast(measured, tmp_path)
     write_forecast(forecast, tmp_path)  # keeps the measurement of the same options
     assert read_forecast(tmp_path) == measured
-    other = replace(forecast, options="seed = 2")
-    write_forecast(other, tmp_path)
-    assert read_forecast(tmp_path) == other
+    for other in (
+        replace(forecast, options="seed = 2"),
+        replace(forecast, text=replace(forecast.text, train_pairs=forecast.text.train_pairs + 1)),
+    ):
+        write_forecast(measured, tmp_path)
+        write_forecast(other, tmp_path)
+        assert read_forecast(tmp_path) == other
 
 
 @pytest.mark.parametrize("content", ['{"parameters": 1}', "[]", "", None])

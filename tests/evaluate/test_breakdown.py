@@ -16,13 +16,14 @@ def test_length_classes_sort_by_length() -> None:
 
 
 def test_words_match_by_class_and_sentence() -> None:
-    frequencies = Counter({"the": 5000, "cat": 7, "sat": 2, "mat": 1})
-    hypotheses = ["the the cat sat", "mat x"]
+    frequencies = Counter({"the": 5000, "cat": 7, "dog": 3, "sat": 2, "mat": 1})
+    hypotheses = ["the the cat sat", "mat x dog"]
     references = ["the cat sat down", "mat mat y"]
     assert score_words(hypotheses, references, frequencies, str.split) == [
         WordScore("0", in_reference=2, in_translation=1, matched=0),  # down, y; x
         WordScore("1", in_reference=2, in_translation=1, matched=1),  # mat
         WordScore("2", in_reference=1, in_translation=1, matched=1),  # sat
+        WordScore("3", in_reference=0, in_translation=1, matched=0),  # dog
         WordScore("5 to 9", in_reference=1, in_translation=1, matched=1),  # cat
         WordScore("1,000 or more", in_reference=1, in_translation=2, matched=1),  # the: one too many
     ]

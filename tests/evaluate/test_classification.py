@@ -30,6 +30,12 @@ def test_scores_of_six_examples_equal_the_hand_computed_ones() -> None:
 def test_classes_that_never_occur_do_not_count() -> None:
     score = score_classes(PROBABILITIES[:4], LABELS[:4], NAMES)
     assert score.macro_f1 == pytest.approx((2 / 3 + 4 / 5) / 2)
+    assert score.majority == 3 / 4
+
+
+def test_the_nll_of_a_label_of_probability_0_is_finite() -> None:
+    score = score_classes(np.eye(3)[[0, 0]], np.array([0, 1]), NAMES)
+    assert score.nll == pytest.approx(-math.log(np.finfo(np.float64).tiny) / 2)
 
 
 def expected_calibration_error(confidence: list[float], correct: list[bool], bins: int) -> float:
@@ -51,6 +57,13 @@ def test_calibration_error_is_that_of_the_definition() -> None:
     expected = expected_calibration_error(confidence.tolist(), correct.tolist(), 15)
     assert 0.1 < expected < 0.3
     assert calibration_error(confidence, correct) == pytest.approx(expected)
+
+
+def test_a_confidence_at_the_bound_of_two_bins_is_in_the_lower_one() -> None:
+    confidence, correct = [0.6, 0.61], [True, False]
+    expected = expected_calibration_error(confidence, correct, 15)
+    assert expected == pytest.approx((0.4 + 0.61) / 2)
+    assert calibration_error(np.array(confidence), np.array(correct)) == pytest.approx(expected)
 
 
 def test_the_calibration_error_of_a_diverged_classifier_is_nan() -> None:

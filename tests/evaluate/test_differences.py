@@ -34,3 +34,18 @@ def test_difference_has_source_references_and_translations() -> None:
 
 def test_equal_systems_have_no_differences() -> None:
     assert largest_differences(FIRST, FIRST, [REFERENCES], None, 3) == ([], [])
+
+
+def test_missing_references_do_not_count() -> None:
+    alone = largest_differences(FIRST, SECOND, [REFERENCES], None, 3)
+    assert largest_differences(FIRST, SECOND, [[""] * 5, REFERENCES], None, 3) == alone
+
+
+def test_lowercased_differences_ignore_case() -> None:
+    lowered = [[line.lower() for line in lines] for lines in (FIRST, SECOND, REFERENCES)]
+    expected = largest_differences(lowered[0], lowered[1], [lowered[2]], None, 3)
+    upper = [line.upper() for line in FIRST]
+    found = largest_differences(upper, SECOND, [REFERENCES], None, 3, lowercase=True)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert [(one.line, one.scores) for one in mine] == [(one.line, one.scores) for one in theirs]
+        assert all(one.metric == "lowercased chrF2" for one in mine)

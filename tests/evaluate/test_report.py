@@ -12,11 +12,13 @@ from nmt.evaluate import report
 from nmt.evaluate.report import (
     DataSummary,
     Sample,
+    ScoredTestSet,
     choose_samples,
     describe_machine,
     describe_software,
     find_git_commit,
     summarize,
+    with_direction,
 )
 from nmt.recipe import parse_recipe
 
@@ -60,6 +62,15 @@ def test_the_summary_of_a_recipe_names_its_choices() -> None:
         assert summarize(parse_recipe(text, sampling)).endswith("target tokens; one sample per sentence")
     mbr = ["decode.sampling=true", "decode.n_best=4", "decode.mbr_metric=chrf"]
     assert summarize(parse_recipe(text, mbr)).endswith("target tokens; 4 samples per sentence, MBR with chrf")
+
+
+def test_the_tag_of_a_test_set_is_its_own_or_that_of_translations() -> None:
+    corpora = 'data = {train = [{kind = "toy", tag = "<a>"}, {kind = "toy", tag = "<b>"}], valid = [{kind = "toy"}]}'
+    tests = "data.test={own={kind='toy', split='test', tag='<a>'}, other={kind='toy', split='test'}}"
+    text = f'name = "x"\nsrc_lang = "en"\ntgt_lang = "de"\n{corpora}'
+    recipe = parse_recipe(text, [tests, "decode.tag=<b>"])
+    tagged = [with_direction(ScoredTestSet(name, 1, 0.0, ()), recipe).tag for name in ("own", "other")]
+    assert tagged == ["<a>", "<b>"]
 
 
 def test_machine_has_a_processor_and_all_gpus() -> None:
