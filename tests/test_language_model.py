@@ -355,6 +355,10 @@ def test_translator_needs_a_translation_model(language_model: Path) -> None:
         (["data.context=1"], "data.context needs a source"),
         (["train.validate_bleu_every=20"], "train.validate_bleu_every needs translations"),
         (
+            ["data.valid=[{kind='monolingual', path='valid.de', src_lang='en'}]"],
+            r"data\.valid\.0\.src_lang has no effect on a language model, which has no source; remove it",
+        ),
+        (
             ["tokenizer.algorithm=bpe", "train.subword_sampling=0.1", "train.subword_sampling_sides=src"],
             "train.subword_sampling_sides has no effect on a language model",
         ),

@@ -192,6 +192,10 @@ def test_errors_name_file_and_option(addition: str, message: str) -> None:
             "train.average_count has no effect on the EMA; set train.average to 'last' or 'best', or remove "
             "train.average_count (on the command line: train.average_count=)",
         ),
+        (
+            ["train.guided_alignment_weight=0.2"],
+            "train.guided_alignment_weight has no effect without guided alignment; set train.guided_alignment to true",
+        ),
         (["train.start_optimizer=kept"], "train.start_optimizer has no effect without a checkpoint; set train.start_f"),
         (
             ["train.rdrop=5", "model.dropout=0"],
@@ -363,6 +367,33 @@ def test_a_wrong_number_of_heads_has_three_remedies(num_heads: int, advice: str)
     ],
 )
 def test_remedies_in_error_messages_work(overrides: list[str]) -> None:
+    parse_recipe(SMALL, overrides)
+
+
+TREES = ["tokenizer.joint=false", "model.tied_embeddings=decoder", "data.train=[{kind='trees', path='a.mrg'}]"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        # the toy corpus has labels, which are scored with BLEU
+        ["evaluate.metrics=['chrf']", "evaluate.tokenize=intl", "data.test={news={kind='toy', split='test'}}"],
+        ["train.rdrop=5", "model.dropout=0", "model.attention_dropout=0.1"],
+        ["train.rdrop=5", "model.dropout=0", "model.activation_dropout=0.1"],
+        [*TREES, "train.subword_sampling=0.1", "train.subword_sampling_sides=src"],
+        [*TREES, "train.subword_sampling=0.1", "tokenizer.start_from=model"],  # its tokenizer may have subwords
+        [*TREES, "tokenizer.algorithm=byte", "tokenizer.training_pairs=10"],  # to find the brackets
+        ["data.train=[{kind='toy', alignment='links'}]", "train.glossary_markup=0.1"],
+        ["data.train=[{kind='toy', alignment='links'}]", "train.guided_alignment=true", "data.root=new"],
+        ["data.train=[{kind='huggingface', dataset='owner/name'}]", "data.root=new"],
+        ["data.train=[{kind='text', src='/data/a', tgt='b'}]", "data.root=new"],
+        ["decode.sampling=true", "decode.beam_size=8"],  # for commands that override `sampling`
+        ["decode.ensemble_mean=log"],
+        ["decode.alignment_layer=1"],
+        ["tokenizer.user_symbols=['\u2460']", "data.unicode_form=none"],
+    ],
+)
+def test_options_that_may_have_an_effect_are_accepted(overrides: list[str]) -> None:
     parse_recipe(SMALL, overrides)
 
 

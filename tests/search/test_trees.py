@@ -220,7 +220,13 @@ decode.trees = true
 
 
 @pytest.mark.parametrize(
-    "option", ["tokenizer.joint=true", "data.reverse_target=true", "data.train=[{kind='text',src='a',tgt='b'}]"]
+    "option",
+    [
+        "tokenizer.joint=true",
+        "data.reverse_target=true",
+        "data.context=1",
+        "data.train=[{kind='text',src='a',tgt='b'}]",
+    ],
 )
 def test_recipes_for_other_text_are_an_error(option: str) -> None:
     assert parse_recipe(RECIPE).decode.trees
