@@ -177,7 +177,7 @@ def discard_other_scores(recipe: Recipe, state: TrainState, checkpoint: Path, va
 
     Returns a message for the log, "" if there is nothing to report.
     """
-    if not state.scores and state.start_score is None:
+    if not (state.scores or state.plateau_step) and state.start_score is None:
         return ""
     before = _recipe_of(checkpoint, recipe)
     changed: list[str] = []
