@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,42 @@ def test_rate_is_lowered_after_validations_without_a_lower_nll() -> None:
     constant = TrainState()
     assert not constant.record_plateau(1.0, TrainRecipe()) and constant == TrainState()
     assert learning_rate(train, 512, 4_000) == learning_rate(train, 512, 99_999) == train.learning_rate
+
+
+def test_the_rate_is_lowered_exactly_at_plateau_patience() -> None:
+    """Compared with a loop that counts the validations since the lowest nll or the last reduction."""
+    nlls = (math.inf, 3.0, 3.0, 2.9, math.nan, 2.9, 3.1, 2.8, 2.8, 2.8, 2.8, 2.8, 2.8)
+    for patience in (1, 2, 3, 5):
+        train = TrainRecipe(schedule="plateau", plateau_factor=0.5, plateau_patience=patience)
+        state, lowest, count, factor = TrainState(), math.inf, 0, 1.0
+        for step, nll in enumerate(nlls, start=1):
+            state.step = step
+            count = 0 if nll < lowest else count + 1
+            lowest = nll if nll < lowest else lowest
+            is_lowered = count == patience
+            if is_lowered:
+                count, factor = 0, factor / 2
+            assert state.record_plateau(nll, train) is is_lowered, (patience, step)
+            assert not state.record_plateau(nll, train), "the same step, validated again"
+            assert (state.rate_factor, state.plateau_validations, state.plateau_step) == (factor, count, step)
+            assert state.plateau_best == (None if lowest == math.inf else lowest)
+
+
+def test_the_reductions_end_where_the_schedule_restarts() -> None:
+    lowered = TrainState(step=8, rate_factor=0.25, plateau_best=2.0, plateau_validations=1, plateau_step=8)
+    reset = replace(lowered, rate_factor=1.0, plateau_best=None, plateau_validations=0)
+    for options, step, is_reset in (
+        ({"schedule": "plateau"}, 8, False),
+        ({"schedule": "plateau", "schedule_start": 8}, 7, False),
+        ({"schedule": "plateau", "schedule_start": 8}, 8, True),
+        ({"schedule": "plateau", "schedule_start": 8}, 9, False),
+        ({"schedule": "constant"}, 8, True),
+    ):
+        train, state = TrainRecipe.model_validate(options), replace(lowered, step=step)
+        assert state.next_rate_factor(train) == (1.0 if is_reset else 0.25), (options, step)
+        state.restart_plateau(train)
+        assert state == replace(reset if is_reset else lowered, step=step), (options, step)
+        assert state.next_rate_factor(train) == state.rate_factor
 
 
 @pytest.mark.slow
