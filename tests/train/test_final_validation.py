@@ -1,8 +1,11 @@
 """The validation nll of an averaged model: computed, compared with the best checkpoint, or read from the report."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +19,69 @@ from nmt.train.validate import Validation, validate_average
 from tests.train.run_tiny import train_tiny, with_train
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def average(tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> Callable[..., float | None]:
+    """`validate_average` without files: for the nll that it would compute, the state, report and number of models."""
+    tiny_recipe.directory.mkdir(parents=True)
+
+    def average(nll: float, state: TrainState, report: str = "", count: int = 2, kind: str = "last") -> float | None:
+        recipe = with_train(tiny_recipe, ema_decay=0.9, average=kind)
+        (recipe.directory / "report.json").write_text(report, encoding="utf-8")
+        replaced: dict[str, Any] = {
+            "manifest_digest": lambda _: "the model",
+            "load_model": lambda *_: SimpleNamespace(model=None),
+            "TrainingLoss": SimpleNamespace(from_recipe=lambda *_: None),
+            "PairStore": lambda *_: None,
+            "validate": lambda *_: Validation(loss=-1.0, nll=nll),
+        }
+        for name, value in replaced.items():
+            monkeypatch.setattr(f"nmt.train.validate.{name}", value)
+        return validate_average(recipe, state, [Path(str(number)) for number in range(count)], CPU)
+
+    return average
+
+
+@pytest.mark.parametrize(
+    ("nll", "best", "is_worse"),
+    [(2.0, 2.0, False), (2.0099, 2.0, False), (2.0101, 2.0, True), (1.0, 2.0, False), (9.0, None, False)],
+)
+def test_an_average_is_worse_beyond_the_noise(
+    nll: float,
+    best: float | None,
+    is_worse: bool,
+    average: Callable[..., float | None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    state = TrainState(best_step=1_000, best_validation={} if best is None else {"valid/nll": best})
+    assert average(nll, state) == nll
+    warning = f"the average of 2 checkpoints has a validation nll of {nll:.4f}, worse than that of step 1,000 (2.0000)"
+    assert (warning in capsys.readouterr().err) is is_worse
+
+
+def test_a_single_checkpoint_and_the_ema_are_not_validated_again(average: Callable[..., float | None]) -> None:
+    state = TrainState()
+    assert [average(3.0, state, count=count) for count in (0, 1, 2, 3)] == [None, None, 3.0, 3.0]
+    assert average(3.0, state, kind="ema") is None
+
+
+@pytest.mark.parametrize(
+    ("report", "valid", "expected"),
+    [
+        ({"model": "the model", "training": {"average_nll": 2.5, "valid": "a"}}, "a", 2.5),
+        ({"model": "the model", "training": {"average_nll": 2.5, "valid": "a"}}, "b", 3.0),
+        ({"model": "the model", "training": {"average_nll": 2.5, "valid": "a"}}, "", 3.0),
+        ({"model": "the model", "training": {"average_nll": 2.5}}, "", 2.5),
+        ({"model": "the model", "training": {"average_nll": None}}, "", 3.0),  # of a single checkpoint
+        ({"model": "another", "training": {"average_nll": 2.5}}, "", 3.0),
+        ({}, "", 3.0),
+    ],
+)
+def test_the_report_of_the_same_model_and_validation_set_has_the_nll(
+    report: dict[str, Any], valid: str, expected: float, average: Callable[..., float | None]
+) -> None:
+    assert average(3.0, TrainState(valid=valid), json.dumps(report)) == expected
 
 
 @pytest.fixture

@@ -12,23 +12,25 @@ import numpy as np
 import pytest
 import torch
 from markdown_it import MarkdownIt
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt import validation_bleu
 from nmt.bench.random_model import numbered_word_tokenizers
+from nmt.data.epoch_plan import plan_by_length
 from nmt.data.loader import make_batch
 from nmt.data.store import PairStore, PairWriter, token_dtype
 from nmt.data.test_sets import TestSet
 from nmt.devices.precision import autocast, choose_precision
 from nmt.model.transformer import Transformer
+from nmt.packing.packed import Batch
 from nmt.processes import interruption
 from nmt.processes.distributed import World
 from nmt.processes.interruption import EXIT_STATUS
 from nmt.recipe import Recipe
 from nmt.train.loss import TrainingLoss
 from nmt.train.signals import stop_requests
-from nmt.train.validate import Validation, validate
+from nmt.train.validate import Validation, perplexity, validate
 from nmt.validation_bleu import validation_translator
 
 CPU = torch.device("cpu")
@@ -83,18 +85,23 @@ def test_translations_of_a_right_to_left_model_are_in_reading_order(tiny_recipe:
     assert other == [" ".join(reversed(text.split())) for text in one] != one
 
 
-@pytest.mark.parametrize("budget", [25, 10_000])
-def test_validation_is_the_mean_over_all_tokens_without_dropout(
-    tiny_recipe: Recipe, tmp_path: Path, budget: int
-) -> None:
+@pytest.fixture
+def valid_store(tmp_path: Path) -> PairStore:
+    """20 pairs, whose targets are about twice as long as their sources."""
     random = np.random.Generator(np.random.PCG64(7))
     with PairWriter(tmp_path, "valid", {"src": token_dtype(40), "tgt": token_dtype(40)}) as writer:
         src_lengths, tgt_lengths = random.integers(1, 6, 20), random.integers(1, 11, 20)
         writer.append("src", random.integers(4, 40, src_lengths.sum()), src_lengths)
         writer.append("tgt", random.integers(4, 40, tgt_lengths.sum()), tgt_lengths)
-    model = Transformer(tiny_recipe.model, 40, 40)
+    return PairStore(tmp_path, "valid")
+
+
+@pytest.mark.parametrize("budget", [25, 10_000])
+def test_validation_is_the_mean_over_all_tokens_without_dropout(
+    tiny_recipe: Recipe, valid_store: PairStore, budget: int
+) -> None:
+    model, store = Transformer(tiny_recipe.model, 40, 40), valid_store
     loss = TrainingLoss(model, 0.1).train()
-    store = PairStore(tmp_path, "valid")
     found = validate(loss, store, World(0, 1, CPU), budget, lambda: None)
     assert loss.training
     loss.eval()
@@ -125,6 +132,50 @@ def test_perplexity_far_above_that_of_a_uniform_distribution_is_infinite() -> No
     assert Validation(loss=1e9, nll=1e9).perplexity == float("inf")
     assert Validation(loss=60.0, nll=60.0).perplexity == float("inf")
     assert Validation(loss=40.0, nll=40.0).perplexity == pytest.approx(math.exp(40))
+    assert [perplexity(nll) for nll in (math.nan, 50.0, math.nextafter(50.0, 0), 0.0)] == pytest.approx(
+        [math.inf, math.inf, math.exp(50), 1.0]
+    )
+
+
+@pytest.mark.parametrize("was_training", [True, False])
+def test_an_interrupted_validation_restores_the_mode(was_training: bool, valid_store: PairStore) -> None:
+    modes: list[tuple[bool, bool]] = []
+
+    class Loss(nn.Module):
+        def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+            modes.append((self.training, torch.is_grad_enabled()))
+            return torch.tensor(1.0), torch.tensor(2.0)
+
+    def stop_before_the_third() -> None:
+        if len(modes) == 2:
+            raise InterruptedError
+
+    loss: Any = Loss().train(was_training)
+    with pytest.raises(InterruptedError):
+        validate(loss, valid_store, World(0, 1, CPU), 25, stop_before_the_third)
+    assert modes == [(False, False)] * 2 and loss.training is was_training
+
+
+def test_every_process_asks_to_stop_before_each_micro_batch_also_without_one(valid_store: PairStore) -> None:
+    """Otherwise the all-reduces of the processes would not match."""
+    num_batches = len(plan_by_length(valid_store.src.lengths, valid_store.tgt.lengths, micro_batch_tokens=25))
+    size = num_batches - 1  # one process has two micro-batches, the others one
+    for rank in (0, 1, size - 1):
+        calls: list[str] = []
+        seen: list[Batch] = []
+
+        class Loss(nn.Module):
+            def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+                seen.append(batch)  # noqa: B023
+                calls.append("loss")  # noqa: B023
+                return torch.tensor(6.0), torch.tensor(4.0)
+
+        world: Any = SimpleNamespace(rank=rank, size=size, device=CPU, sum=lambda sums: sums)
+        loss: Any = Loss()
+        found = validate(loss, valid_store, world, 25, lambda: calls.append("check"))  # noqa: B023
+        assert calls == (["check", "loss", "check", "loss"] if rank == 0 else ["check", "loss", "check"])
+        tokens = sum(batch.tgt_tokens for batch in seen)
+        assert (found.loss, found.nll) == pytest.approx((6 * len(seen) / tokens, 4 * len(seen) / tokens))
 
 
 @pytest.mark.parametrize(
