@@ -151,7 +151,7 @@ def _layout(lengths: Lengths, row_of: Lengths, width: int, device: torch.device)
     tokens = np.take_along_axis(token_at.reshape(num_rows, width), columns, axis=1)
     sentence_of = np.repeat(np.arange(len(lengths)), lengths)
     rows = PaddedRows(to_device(tokens, device), to_device(slots, device))
-    return rows, sentence_of[tokens] if total else tokens, ends[:, None]
+    return rows, sentence_of[tokens], ends[:, None]
 
 
 # --- Packed to padded and back ----------------------------------------------------------------------------------------

@@ -83,6 +83,16 @@ def test_from_arrays_accepts_any_integer_type(sentences: list[list[int]], token_
     assert packed.tokens.dtype == torch.int64
 
 
+@pytest.mark.parametrize("chosen", [[], [0], [3, 1, 0], [1], [2, 2]])
+def test_selected_sentences_equal_a_list_of_them(chosen: list[int]) -> None:
+    sentences = [[7, 8, 9], [], [4], [1, 2]]
+    found = PackedSequences.from_lists(sentences).select(chosen)
+    expected = PackedSequences.from_lists([sentences[number] for number in chosen])
+    for name in ("tokens", "positions", "cu_seqlens", "sizes"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), strict=True)
+    assert found.max_length == expected.max_length
+
+
 def test_from_arrays_copies_the_tokens() -> None:
     tokens = np.array([1, 2, 3], dtype=np.int64)
     packed = PackedSequences.from_arrays(tokens, np.array([3]))

@@ -68,6 +68,13 @@ def test_rows_have_little_padding(pairs: list[tuple[int, int]]) -> None:
     assert sum(filled <= found.width // 2) <= 1  # two half-empty rows would be merged
 
 
+@pytest.mark.parametrize(("queries", "keys"), [([0, 3], [64, 5]), ([0], [5]), ([0, 0], [64, 64]), ([], [])])
+def test_a_row_without_queries_has_no_softmax_over_nothing(queries: list[int], keys: list[int]) -> None:
+    found = shared_rows(np.array(queries, dtype=np.int64), np.array(keys, dtype=np.int64), causal=False, device=CPU)
+    assert (found.mask == 0).any(dim=-1).all()
+    assert found.mask.shape == (len(keys), 1, found.queries.width, found.keys.width)
+
+
 def test_many_short_sentences_share_few_rows() -> None:
     lengths = np.random.default_rng(1).integers(5, 30, 200)
     found = shared_rows(lengths, np.maximum(lengths - 2, 1), causal=False, device=CPU)

@@ -1,5 +1,7 @@
 """Fixed-shape micro-batches: completeness and padding."""
 
+import math
+from statistics import pstdev
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 
 from nmt.bench.corpora import WMT14
 from nmt.data.epoch_plan import plan_epoch
-from nmt.packing.shapes import UpdateStatistics, pack_pairs
+from nmt.packing.packed import BatchShape
+from nmt.packing.shapes import UpdateStatistics, balance, pack_pairs
 
 LONGEST = 256
 
@@ -105,8 +108,60 @@ def test_each_pair_fits_into_a_micro_batch_that_is_hardly_larger(longest: int, p
         assert all(shape.holds(a + 1, b + 1, 1) for a in (*lengths, 1) for b in (*lengths, 1))
 
 
+def test_statistics_of_updates_of_six_target_tokens() -> None:
+    """Two pairs, each with 5 source and 3 target tokens on average."""
+    src, tgt = np.array([3, 5, 3, 5]), np.array([1, 1, 3, 3])
+    found = UpdateStatistics.from_lengths(src, tgt, batch_tokens=6)
+    deviation = math.sqrt(2) * pstdev(s - 10 / 6 * t for s, t in zip(src.tolist(), tgt.tolist(), strict=True))
+    assert (found.mean_src_tokens, found.tgt_tokens, found.longest) == (10, 6, 6)
+    assert (found.src_deviation, found.num_sentences) == pytest.approx((deviation, 2 + 3 * math.sqrt(2) / 3))
+    assert found.src_tokens == math.ceil(10 + deviation / 2) == 12
+    assert UpdateStatistics.from_lengths(src, tgt, batch_tokens=99).tgt_tokens == 12, "all pairs"
+
+
+@pytest.mark.parametrize(
+    ("statistics", "micro_batch_tokens", "multiple", "expected"),
+    [
+        ((2_000, 40, 1_000, 50, 65), 500, 1, (520, 264, 16, 65)),  # 2020 / 4 + 8 + 3, and 1000 / 4 + 8
+        ((2_000, 40, 1_000, 50, 65), 2_000, 1, (2_032, 1_000, 56, 65)),  # one micro-batch needs no slack
+        ((500, 40, 1_000, 50, 65), 500, 1, (280, 512, 31, 65)),  # 280 tokens of padding instead of 140
+        ((2_000, 0, 2_000, 50, 10), 100, 8, (112, 112, 13, 10)),  # 24 micro-batches with a slack of 24
+        ((2_000, 0, 2_000, 50, 10), 50, 1, (80, 80, 9, 10)),  # 40 with the same slack
+    ],
+)
+def test_shapes_computed_by_hand(
+    statistics: tuple[int, int, int, int, int],
+    micro_batch_tokens: int,
+    multiple: int,
+    expected: tuple[int, int, int, int],
+) -> None:
+    assert UpdateStatistics(*statistics).shape(micro_batch_tokens, multiple) == BatchShape(*expected)
+
+
 def test_large_updates_get_more_micro_batches() -> None:
     tgt = np.full(50, 9)
     shape = UpdateStatistics.from_lengths(tgt, tgt, batch_tokens=500).shape(500)
     sizes = {n: [len(part) for part in pack_pairs(np.arange(50), np.full(50, n), tgt, shape)] for n in (9, 10, 29)}
     assert sizes == {9: [50], 10: [25, 25], 29: [13, 13, 12, 12]}  # 17 sentences of 30 tokens do not fit into 504
+
+
+def test_micro_batches_of_an_update_are_balanced_and_a_multiple() -> None:
+    lengths, shape = np.array([9, 0, 9, 0, 4, 4]), BatchShape(64, 64, 20, 10)
+    for multiple, expected in ((1, [6]), (2, [3, 3]), (8, [1] * 6 + [0] * 2)):
+        parts = pack_pairs(np.arange(6), lengths, lengths, shape, multiple)
+        assert sorted(map(len, parts), reverse=True) == expected
+    assert [sorted(lengths[part]) for part in pack_pairs(np.arange(6), lengths, lengths, shape, 2)] == [[0, 4, 9]] * 2
+
+
+@pytest.mark.parametrize("weight", [1.0, 1.25, 0.67])
+def test_each_pair_goes_where_the_squared_loads_grow_least(weight: float) -> None:
+    random = np.random.default_rng(3)
+    src, tgt = random.integers(1, 60, 80), random.integers(1, 60, 80)
+    loads, expected = [[0.0, 0.0] for _ in range(5)], np.zeros(80, dtype=np.int64)
+    for pair in sorted(range(80), key=lambda pair: -(src[pair] + tgt[pair])):
+        x, y = src[pair] / src.sum(), tgt[pair] / tgt.sum()
+        expected[pair] = min(range(5), key=lambda part: x * loads[part][0] + weight * y * loads[part][1])
+        loads[expected[pair]][0] += x
+        loads[expected[pair]][1] += y
+    assert balance(src, tgt, 5, weight).tolist() == expected.tolist()
+    assert balance(src, tgt, 1, weight).tolist() == [0] * 80
