@@ -200,6 +200,12 @@ def test_auto_does_not_reuse_the_number_of_another_recipe_or_device(tiny_recipe:
     explicit = with_train(tiny_recipe, micro_batch_tokens=512)
     assert _known_budget(explicit, world, other) is None
     assert _known_budget(with_train(explicit, max_steps=6), world, other) == 512, "a finished run needs no memory"
+    assert _known_budget(with_train(recipe, max_steps=6), world, other) is None
+    assert _known_budget(recipe, World(0, 1, torch.device("cuda", 0)), other) == 512, "the same kind of device"
+    assert _known_budget(recipe, World(0, 2, CPU), state) is None
+    assert _known_budget(with_train(recipe, micro_batch_tokens=256), world, state) is None
+    assert _known_budget(recipe, World(0, 2, CPU), replace(state, processes=0, device="")) == 512, "unknown"
+    assert _known_budget(recipe, world, TrainState()) is None
     state.changes.append(Change(6, "train.micro_batch_tokens", 512, "auto"))
     assert _known_budget(recipe, world, state) is None
 

@@ -41,18 +41,20 @@ def constant(recipe: Recipe, **changes: Any) -> Recipe:
 
 
 def test_a_rate_may_double_but_not_more(tiny_recipe: Recipe) -> None:
-    """The warm-up of 16 updates has a rate of 0.001 at update 4."""
-    before = constant(tiny_recipe, warmup_steps=16)
-    state = TrainState(step=4)
+    """The warm-up of 1,600 updates has a rate of 0.001 at update 400."""
+    before = constant(tiny_recipe, warmup_steps=1_600)
+    state = TrainState(step=400)
     assert changed_learning_rate(before, before, state) == ""
-    shorter = constant(tiny_recipe, warmup_steps=10)  # update 5 has twice the rate of update 4
+    shorter = constant(tiny_recipe, warmup_steps=802)  # update 401 has twice the rate of update 400
     assert (
         changed_learning_rate(shorter, before, state)
-        == "the learning rate of update 5 is 0.002; it was 0.001 at update 4"
+        == "the learning rate of update 401 is 0.002; it was 0.001 at update 400"
     )
-    with pytest.raises(UserError, match=r"update 5 would be 0\.0022\d* after 0\.001, because the schedule was changed"):
-        changed_learning_rate(constant(tiny_recipe, warmup_steps=9), before, state)
-    assert changed_learning_rate(constant(tiny_recipe, warmup_steps=9), before, TrainState()) == "", "no update before"
+    with pytest.raises(UserError, match=r"update 401 would be 0\.002 after 0\.001, because the schedule was changed"):
+        changed_learning_rate(constant(tiny_recipe, warmup_steps=801), before, state)
+    assert changed_learning_rate(constant(tiny_recipe, warmup_steps=801), before, TrainState()) == "", (
+        "no update before"
+    )
 
 
 def test_a_requested_rate_may_jump(tiny_recipe: Recipe) -> None:
@@ -141,6 +143,11 @@ def test_only_bleu_depends_on_options_of_the_search(tiny_recipe: Recipe, tmp_pat
         fewer = with_train(before, validate_bleu_sentences=7)
         message = discard_other_scores(fewer, replace(SCORED), saved(before, tmp_path), SCORED.valid, False)
         assert ("train.validate_bleu_sentences changed" in message) is (metric == "bleu")
+        tree = before.model_dump(mode="json", exclude_none=True)
+        tree["evaluate"]["tokenize"] = "char"
+        other = Recipe.model_validate(tree)
+        message = discard_other_scores(other, replace(SCORED), saved(before, tmp_path), SCORED.valid, False)
+        assert ("evaluate.tokenize changed" in message) is (metric == "bleu")
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
@@ -157,6 +164,17 @@ def test_another_validation_set_discards_scores(is_finished: bool, tiny_recipe: 
     unknown = replace(SCORED, valid="")
     assert "scores are assumed" in discard_other_scores(tiny_recipe, unknown, checkpoint, "b" * 64, is_finished)
     assert unknown == replace(SCORED, valid="")
+    tree = tiny_recipe.model_dump(mode="json", exclude_none=True)
+    tree["data"]["valid"] = [{"kind": "text", "src": "c", "tgt": "d"}]
+    message = discard_other_scores(Recipe.model_validate(tree), unknown, checkpoint, "b" * 64, is_finished)
+    assert message.startswith("the validation set changed: earlier scores")
+    assert unknown.changes[-1:] == [Change(6, "validation set (SHA-256)", "unknown", "b" * 12)]
+
+
+def test_another_loss_discards_scores_of_an_unknown_validation_set(tiny_recipe: Recipe, tmp_path: Path) -> None:
+    other_loss, state = with_train(tiny_recipe, label_smoothing=0.3), replace(SCORED, valid="", changes=[])
+    message = discard_other_scores(other_loss, state, saved(tiny_recipe, tmp_path), "b" * 64, False)
+    assert message.startswith("train.label_smoothing changed: ") and state.changes == [] and not state.scores
 
 
 def test_only_another_validation_set_resets_plateau(tiny_recipe: Recipe, tmp_path: Path) -> None:
@@ -228,6 +246,11 @@ def test_an_option_that_no_update_used_is_an_error(tiny_recipe: Recipe, tmp_path
         with pytest.raises(UserError, match=message) as raised:
             require_used_options(with_train(before, **changes), state, checkpoint)
         assert ("raise train.max_steps to continue" in str(raised.value)) is (changes != {"max_steps": 5})
+    saved(with_train(before, max_minutes=1.0), checkpoint)
+    with pytest.raises(UserError, match=r"max_steps is 9, was 8: .* raise train\.max_minutes to continue training"):
+        require_used_options(
+            with_train(before, max_steps=9, max_minutes=1.0), replace(finished, seconds=60), checkpoint
+        )
     (checkpoint / "recipe.toml").write_text("of another version")
     require_used_options(with_train(before, clip_norm=1.0), finished, checkpoint)
 

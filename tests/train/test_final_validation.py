@@ -74,6 +74,7 @@ def test_a_single_checkpoint_and_the_ema_are_not_validated_again(average: Callab
         ({"model": "the model", "training": {"average_nll": 2.5, "valid": "a"}}, "", 3.0),
         ({"model": "the model", "training": {"average_nll": 2.5}}, "", 2.5),
         ({"model": "the model", "training": {"average_nll": None}}, "", 3.0),  # of a single checkpoint
+        ({"model": "the model", "training": {"average_nll": 0.0}}, "", 0.0),
         ({"model": "another", "training": {"average_nll": 2.5}}, "", 3.0),
         ({}, "", 3.0),
     ],

@@ -150,6 +150,7 @@ def test_equal_scores_keep_their_order_in_a_checkpoint(tmp_path: Path) -> None:
         (-1.5, {"valid/nll": 2.0, "valid/average_loss": 2.5, "valid/average_nll": 1.5}, True),
         (30.0, {"valid/bleu": 30.0, "valid/average_nll": 1.5}, False),
         (30.0, {"valid/average_nll": 1.5, "valid/average_bleu": 30.0}, True),
+        (0.0, {"valid/bleu": 0.0, "valid/nll": 9.0}, False),  # without an EMA
         (NAN, {}, False),
     ],
 )
@@ -289,6 +290,21 @@ def test_options_of_the_model_and_the_text_must_not_change(tiny_recipe: Recipe) 
     )
 
 
+def test_the_newest_readable_recipe_is_compared(tiny_recipe: Recipe) -> None:
+    recipe = saved_run(changed(tiny_recipe, seed=5))
+    newer, newest = (recipe.directory / "checkpoints" / f"step-{step:08}" for step in (8, 9))
+    for directory, text in ((newer, dump_recipe(tiny_recipe)), (newest, "damaged")):
+        directory.mkdir()
+        (directory / "recipe.toml").write_text(text)
+    require_same_run(tiny_recipe)
+    with pytest.raises(UserError, match="seed is 5, was 1"):
+        require_same_run(recipe)
+    for path in recipe.directory.glob("checkpoints/*/recipe.toml"):
+        path.write_text("damaged")
+    with pytest.raises(UserError, match="step-00000009"):
+        require_same_run(tiny_recipe)
+
+
 def test_fine_tuning_is_suggested_if_only_the_text_changes() -> None:
     then: dict[str, object] = {"data.max_tokens": 20, "tokenizer.algorithm": "bpe", "seed": 1}
     run = Path("run")
@@ -316,6 +332,9 @@ def test_only_the_tokens_of_a_reused_tokenizer_identify_a_run(tiny_recipe: Recip
     }
     assert reused.items() <= trained.items() and "tokenizer.vocab_size" in trained
     assert "decode.alignment_layer" not in trained
+    expected = ["optimizer", "start_from", "start_optimizer", "freeze", "ema_decay", "rdrop", "guided_alignment"]
+    expected += ["glossary_markup", "subword_sampling", "subword_sampling_sides"]
+    assert {name for name in trained if name.startswith("train.")} == {f"train.{name}" for name in expected}
     guided = _identity(with_train(tiny_recipe, guided_alignment=True), reused_tokenizer=False)
     assert {name for name in guided if name.startswith("decode.")} == {
         "decode.alignment_layer",

@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from nmt.bench.corpora import WMT14
 from nmt.data.epoch_plan import EpochPlan, plan_epoch
 from nmt.packing.packed import BatchShape
 from nmt.packing.shapes import UpdateStatistics
-from nmt.recipe import load_recipe
-from nmt.train.batching import Workload, describe_workload
+from nmt.recipe import Recipe, load_recipe
+from nmt.train.batching import Batching, Workload, describe_workload
+from nmt.train.state import TrainState
+from tests.train.run_tiny import with_train
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
@@ -82,3 +85,46 @@ def test_work_includes_padding() -> None:
 def test_padding_is_logged_if_there_is_any() -> None:
     assert describe_workload(Workload(1, 3.0, 1.0, 1.0)) == "micro-batches per update: 3 on average"
     assert describe_workload(Workload(1, 3.0, 0.99, 1.0)).endswith("; 1.0% of their positions are padding")
+    work = Workload(4, 6.0, 0.99, 1.1)
+    assert describe_workload(work) == (
+        "micro-batches per update: 6 on average, 1.5 for each of 4 processes; 90.0% of their work is useful, and the "
+        "busiest has 10.0% more than the mean"
+    )
+
+
+def test_the_incomplete_last_update_does_not_count() -> None:
+    """Loads of 10 and 20 tokens a side, then 10 and 10; the last update has one pair."""
+    order, starts, lengths = np.arange(6), np.array([0, 2, 4, 6]), np.array([9, 19, 9, 9, 4, 4])
+    plan = EpochPlan(order, starts, lengths, lengths, micro_batch_tokens=20, multiple=2)
+    work = Workload.from_plan(plan, 2)
+    assert (work.micro_batches, work.useful, work.slowest) == (2, 1.0, (40 + 20) / (30 + 20))
+    only = EpochPlan(order[:2], starts[:2], lengths, lengths, micro_batch_tokens=20, multiple=2)
+    assert Workload.from_plan(only, 2).slowest == 40 / 30
+
+
+@pytest.mark.parametrize(
+    ("before", "requested", "expected"),
+    [
+        ((0, 0), "auto", ["train.micro_batch_tokens is 512, the largest useful size"]),
+        ((0, 0), 512, []),
+        ((512, 2), "auto", []),
+        ((512, 0), "auto", []),  # of an earlier version
+        ((256, 2), 512, ["train.micro_batch_tokens is now 512, was 256; dropout masks differ"]),
+        ((512, 3), "auto", ["the number of processes is now 2, was 3; dropout masks may differ"]),
+    ],
+)
+def test_changed_micro_batches_are_logged(
+    before: tuple[int, int],
+    requested: Any,
+    expected: list[str],
+    tiny_recipe: Recipe,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe = with_train(tiny_recipe, micro_batch_tokens=requested)
+    state = TrainState(micro_batch_tokens=before[0], processes=before[1])
+    for efficiency, warns in ((0.9, False), (0.89, True)):
+        Batching(900, 512, 2, None, Workload(2, 4.0, efficiency, 1.0)).announce(recipe, state)
+        lines = capsys.readouterr().err.replace("\n", " ")
+        assert all(text in lines for text in expected), lines
+        assert (lines.count("train.micro_batch_tokens") + lines.count("the number of processes")) == len(expected)
+        assert ("2 processes spend 11% of their time on padding and waiting" in lines) is warns

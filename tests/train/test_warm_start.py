@@ -1,0 +1,92 @@
+"""Rules of fine-tuning, without training: added tokens, frozen parameters and differences from the initial model."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from nmt.errors import UserError
+from nmt.models import build_model
+from nmt.recipe import ModelRecipe, Recipe
+from nmt.train import warm_start
+from nmt.train.warm_start import _differences, _may_have_trained, _with_new_tokens, freeze, text_differences
+
+SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 1, "num_decoder_layers": 1}
+
+
+def model_of(vocab: int, **options: Any) -> Any:
+    return build_model(ModelRecipe.model_validate(SIZES | options), vocab, vocab)
+
+
+@pytest.mark.parametrize("tied", ["three-way", "none"])
+def test_new_tokens_get_the_mean_of_the_others(tied: str) -> None:
+    small, large = model_of(20, tied_embeddings=tied), model_of(22, tied_embeddings=tied)
+    tensors = {name: torch.randn_like(parameter) for name, parameter in small.named_parameters()}
+    found = _with_new_tokens(large, dict(tensors))
+    for name, parameter in large.named_parameters():
+        assert found[name].shape == parameter.shape
+        assert torch.equal(found[name][: len(tensors[name])], tensors[name])
+        for row in found[name][len(tensors[name]) :]:
+            assert torch.allclose(row, tensors[name].mean(dim=0))
+
+
+def test_patterns_name_parts_of_the_model() -> None:
+    for pattern, expected in (
+        ("embeddings", {"src_embedding.weight", "tgt_embedding.weight", "output.weight"}),
+        ("encoder", {"encoder."}),
+        ("decoder", {"decoder."}),
+    ):
+        model = model_of(20, tied_embeddings="none")
+        freeze(model, (pattern,))
+        for name, parameter in model.named_parameters():
+            assert parameter.requires_grad is not any(name.startswith(prefix) for prefix in expected), name
+    for tied in ("three-way", "none"):
+        model = model_of(20, tied_embeddings=tied)
+        with pytest.raises(UserError, match="leaves no parameters to train"):
+            freeze(model, ("*",))
+        assert all(parameter.requires_grad for parameter in model.parameters())
+        with pytest.raises(UserError, match=r"'encoders' matches no parameter; it must be encoder, decoder"):
+            freeze(model, ("encoders",))
+
+
+def test_only_options_without_parameters_may_differ() -> None:
+    for positions, expected in (
+        ("sinusoidal", ""),
+        ("learned", "model.max_positions is 512 in the initial model and 9 in the recipe"),
+    ):
+        start = ModelRecipe.model_validate(SIZES | {"positions": positions, "max_positions": 512})
+        changed = {"dropout": 0.3, "attention_dropout": 0.3, "activation_dropout": 0.3, "max_positions": 9}
+        found = _differences(start, start.model_copy(update=changed))
+        assert found == expected
+    found = _differences(start, start.model_copy(update={"num_heads": 4, "d_ff": 16}))
+    assert "model.num_heads is 2 in the initial model and 4 in the recipe" in found and "model.d_ff is 8" in found
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "char"])
+def test_a_vocabulary_size_may_be_that_before_symbols_were_added(algorithm: str) -> None:
+    """301 tokens with one symbol; characters may be fewer than `vocab_size`."""
+    tokenizers: Any = SimpleNamespace(tgt=SimpleNamespace(vocab_size=301, user_symbols=lambda: ["<x>"]))
+    reused = {"algorithm": algorithm, "vocab_size": 301}
+    found = [_may_have_trained(size, tokenizers, reused) for size in (None, 299, 300, 301, 302)]
+    assert found == [False, False, True, True, algorithm == "char"]
+
+
+def test_other_text_than_that_of_the_initial_model_is_described(
+    tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = {"src_lang": "en", "tgt_lang": "de", "reverse_target": False, "unicode_form": tiny_recipe.data.unicode_form}
+    with_context = tiny_recipe.model_copy(update={"data": tiny_recipe.data.model_copy(update={"context": 1})})
+    order = "data.reverse_target: True in the initial model and False in the recipe"
+    for changes, size, recipe, expected in (
+        ({}, 0, tiny_recipe, ""),
+        ({}, 0, with_context, ""),  # the initial model need not have used context
+        ({}, 1, with_context, ""),
+        ({}, 1, tiny_recipe, "data.context: 1 in the initial model and 0 in the recipe"),
+        ({"tgt_lang": "fr"}, 0, tiny_recipe, "languages: en to fr in the initial model and en to de in the recipe"),
+        ({"reverse_target": True}, 0, tiny_recipe, order),
+    ):
+        metadata = SimpleNamespace(**(start | changes), context=SimpleNamespace(size=size))
+        monkeypatch.setattr(warm_start, "read_model_metadata", lambda _, metadata=metadata: metadata)
+        assert text_differences(Path("start"), recipe) == expected
