@@ -153,7 +153,7 @@ def log_resuming(recipe: AnyRecipe, state: TrainState, checkpoint: Path) -> None
         changed += differences(change.option, change.now, change.before)
     if changed:
         say(f"changed options: {'; '.join(changed)}")
-    if rate:
+    if rate and not state.limits_reached(recipe.train):
         say(rate)
 
 

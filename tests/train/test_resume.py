@@ -17,7 +17,7 @@ from nmt.recipe import Recipe, dump_recipe
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.train import trainer as trainer_module
-from nmt.train.resume import require_used_options
+from nmt.train.resume import log_resuming, require_used_options
 from nmt.train.state import Change, TrainState
 from nmt.train.validate import Validation
 from tests.train.run_tiny import metrics, train_tiny, with_train
@@ -237,6 +237,18 @@ def test_a_lower_limit_that_ends_an_interrupted_run_is_named(tiny_recipe: Recipe
     message = "run would end at step 14, and train.max_epochs is 1, was 3: no update used this value; restore the old"
     with pytest.raises(UserError, match=message):
         require_used_options(recipe, state, tmp_path)
+
+
+def test_a_run_that_ends_has_no_next_learning_rate(
+    tiny_recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = with_train(tiny_recipe, max_steps=14, schedule="cosine", warmup_steps=2)
+    (tmp_path / "recipe.toml").write_text(dump_recipe(whole), encoding="utf-8")
+    for max_steps, has_next in ((8, True), (7, False)):
+        log_resuming(with_train(whole, max_steps=max_steps), TrainState(step=7), tmp_path)
+        messages = capsys.readouterr().err
+        assert f"train.max_steps is {max_steps}, was 14" in messages
+        assert ("the learning rate of update 8 is" in messages) == has_next
 
 
 @pytest.mark.slow
