@@ -171,7 +171,13 @@ def load_prepared(directory: Path | str) -> Prepared:
             f"{directory} has no complete corpus of a translation model; correct the path, or run `nmt prepare` with "
             "its recipe"
         )
-    return Prepared(directory, Tokenizers.load(directory, report["recipe"]["tgt_lang"]), report)
+    try:
+        tokenizers = Tokenizers.load(directory, report["recipe"]["tgt_lang"])
+    except UserError:
+        digests = {name: sha256 for name, sha256 in report.get("sha256", {}).items() if name.startswith("tokenizer")}
+        require_undamaged(directory, digests, REPORT_FILE)  # its error says how to create the corpus again
+        raise
+    return Prepared(directory, tokenizers, report)
 
 
 def tag_ids(corpora: Sequence[Corpus], tokenizer: Tokenizer, split: Split = "train") -> dict[int, int]:

@@ -47,6 +47,21 @@ def test_one_flipped_bit_in_the_prepared_text_is_refused(recipe: Path, tmp_path:
     assert nmt(*train, "train.max_steps=4")[0] == 0
 
 
+def test_a_damaged_tokenizer_of_prepared_text_is_created_again(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    prepare = ("prepare", recipe, f"run_dir={tmp_path / 'run'}")
+    assert nmt(*prepare)[0] == 0
+    path = tmp_path / "run" / "data" / "tokenizer.model"
+    content = path.read_bytes()
+    path.write_bytes(b"\xff" * len(content))
+    status, _, err = nmt(*prepare)
+    assert status == 1
+    assert err.splitlines()[-1].startswith(f"nmt: {path} is damaged: its SHA-256 is not the one in prepare.json; ")
+    assert err.endswith(f"remove {path.parent}, then rerun to create it again\n")
+    shutil.rmtree(path.parent)
+    assert nmt(*prepare)[0] == 0
+    assert path.read_bytes() == content
+
+
 @pytest.mark.slow
 def test_preparing_other_validation_text_does_not_hide_damage(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     train = ("train", recipe, f"run_dir={tmp_path / 'run'}")
