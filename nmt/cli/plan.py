@@ -13,7 +13,7 @@ from nmt.cli.arguments import Overrides, RecipeArgument
 from nmt.cli.metric_options import print_results
 from nmt.data.corpus import require_files
 from nmt.errors import CommandError, UserError
-from nmt.evaluate.forecast import write_forecast
+from nmt.evaluate.forecast import with_earlier_speed, write_forecast
 from nmt.evaluate.forecast_table import forecast_table
 from nmt.logs import is_first_rank, say, warn
 from nmt.recipe import load_recipe
@@ -26,7 +26,9 @@ def plan(
     recipe: RecipeArgument,
     overrides: Overrides = None,
     processes: Annotated[str, typer.Option(help="Numbers of processes for the load balance forecast.")] = "1,2,4,8",
-    seconds: Annotated[float, typer.Option(min=0, max=86_400, help="Duration of the measurement, 0 for none.")] = 30,
+    seconds: Annotated[
+        float, typer.Option(min=0, max=86_400, help="Duration of the measurement; 0 reuses an earlier one.")
+    ] = 30,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Forecast a run before it starts: updates, epochs, load balance, memory, disk and time.
@@ -49,6 +51,7 @@ def plan(
     forecast = forecast_run(loaded, numbers, seconds)
     if not is_first_rank():
         return
+    forecast = with_earlier_speed(forecast, loaded.directory)
     print_results(asdict(forecast), [forecast_table(loaded, forecast)], "json" if as_json else "text")
     if problem:
         return

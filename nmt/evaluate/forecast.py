@@ -87,15 +87,17 @@ class Forecast:
     speed: SpeedForecast | None = None
 
 
-def write_forecast(forecast: Forecast, run_dir: Path) -> Path:
-    """Write `plan.json` in a run directory and return its path.
+def with_earlier_speed(forecast: Forecast, run_dir: Path) -> Forecast:
+    """Return a forecast without a measurement with the speed of the saved one, if options and text are the same."""
+    if forecast.speed is not None or (earlier := read_forecast(run_dir)) is None:
+        return forecast
+    is_same = (earlier.options, earlier.text) == (forecast.options, forecast.text)
+    return replace(forecast, speed=earlier.speed) if is_same else forecast
 
-    A forecast without a measurement keeps the speed of an earlier one with the same options and text.
-    """
+
+def write_forecast(forecast: Forecast, run_dir: Path) -> Path:
+    """Write `plan.json` in a run directory and return its path."""
     path = run_dir / FORECAST_FILE
-    if forecast.speed is None and (earlier := read_forecast(run_dir)) is not None:
-        is_same = (earlier.options, earlier.text) == (forecast.options, forecast.text)
-        forecast = replace(forecast, speed=earlier.speed if is_same else None)
     write_file(path, (json.dumps(asdict(forecast), indent=1, ensure_ascii=False) + "\n").encode())
     return path
 
