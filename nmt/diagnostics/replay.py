@@ -296,7 +296,7 @@ def _single_process_recipe(source: ReplaySource, directory: Path) -> Recipe:
     if state.processes > 1:
         warn(
             f"the run used {state.processes} processes and the replay uses one: the order of sums differs, so the "
-            "states differ by rounding"
+            "states may differ by rounding"
         )
         if recipe.train.micro_batches == "auto":
             changes["micro_batches"] = state.processes
