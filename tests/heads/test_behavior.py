@@ -114,6 +114,8 @@ def test_attention_to_the_next_token_and_to_the_boundary_is_recognized(monkeypat
     assert (found.boundary, found.rare, found.distance, found.role) == (1.0, 0.0, None, "boundary")
     found = measure(monkeypatch, TEXT, {DECODER: lambda *_: [0]})[Head(DECODER, 0)]
     assert (found.boundary, found.role) == (1.0, "boundary")
+    found = measure(monkeypatch, TEXT, {CROSS: lambda _, keys: [0, keys - 1]})[Head(CROSS, 0)]
+    assert (found.boundary, found.role) == (0.5, "boundary")
 
 
 def test_uniform_attention_has_the_entropy_of_the_uniform_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,19 +131,31 @@ def test_attention_to_rare_tokens_is_recognized(monkeypatch: pytest.MonkeyPatch)
     assert found[Head(DECODER, 0)].rare == 1.0
 
 
+def test_the_rarest_token_occurs_least_in_its_side_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the sources, token 6 occurs three times, but in one sentence; 5 occurs twice. An empty source has no token."""
+    text = Pairs(sources=[[6, 6, 6, 5], [5], []], targets=[[5, 5, 5, 6], [6], [5]])
+    last, first = (lambda _, keys: [max(keys - 2, 0)]), (lambda *_: [0])
+    found = measure(monkeypatch, text, {ENCODER: last, CROSS: last})
+    assert (found[Head(ENCODER, 0)].rare, found[Head(CROSS, 0)].rare) == (1.0, 1.0)
+    assert measure(monkeypatch, text, {ENCODER: first})[Head(ENCODER, 0)].rare == pytest.approx(2 / 7)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("at", ["output", "input"])
 def test_attention_to_translations_agrees_with_the_statistical_aligner(
     monkeypatch: pytest.MonkeyPatch, reverse: bool, at: str
 ) -> None:
-    """The id of a target token is that of its source token plus 5, in the same order; a tag precedes the source."""
+    """The id of a target token is that of its source token plus 5, in the same order.
+
+    A tag precedes the source. It gets as much attention as the word, but does not count. An empty source has no link.
+    """
     sentences = [[5, 6, 7], [7, 5, 6], [6, 7, 5], [5, 7], [6, 5], []]
-    targets = [[token + 5 for token in sentence] for sentence in sentences]
+    targets = [[token + 5 for token in sentence] or [10] for sentence in sentences]
     pairs = Pairs([[4, *one] for one in sentences], [one[::-1] for one in targets] if reverse else targets, 1, reverse)
 
     def choose(query: int, keys: int) -> list[int]:
         words, target = keys - 2, query if at == "output" else query - 1
-        return [1 + (words - 1 - target if reverse else target)] if 0 <= target < words else [keys - 1]
+        return [0, 1 + (words - 1 - target if reverse else target)] if 0 <= target < words else [keys - 1]
 
     found = measure(monkeypatch, pairs, {CROSS: choose})[Head(CROSS, 0)]
     assert (found.alignment, found.at, found.role) == (1.0, at, "alignment")

@@ -1,6 +1,7 @@
-"""Pruned models against models with masks."""
+"""Pruned models against models with masks, and the pairs that measure heads."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from nmt.alignment.attention import AlignmentAttention
 from nmt.checkpoint import LoadedModel, load_model, model_files, model_tensors
 from nmt.heads.importance import nll_without
 from nmt.heads.masks import AttentionId, Head, HeadMasks, all_heads
+from nmt.heads.pairs import Pairs
 from nmt.heads.pruning import most_important, prune, write_pruned
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
@@ -34,7 +36,7 @@ def kept_heads(model: Transformer, kept: int, encoder: int = 0) -> dict[Attentio
 def test_most_important_heads_are_kept_in_order() -> None:
     first, second = AttentionId("cross", 0), AttentionId("encoder", 1)
     importance = {Head(first, 0): 2.0, Head(first, 1): 1.0, Head(first, 2): 3.0}
-    importance |= {Head(second, 0): 1.0, Head(second, 1): 1.0, Head(second, 2): 0.0}
+    importance |= {Head(second, 1): 1.0, Head(second, 0): 1.0, Head(second, 2): 0.0}
     assert most_important(importance, 2, 2) == {first: [0, 2], second: [0, 1]}
     assert most_important(importance, 1, 2) == {first: [0, 2], second: [0]}
     assert most_important(importance, 2, 1) == {first: [2], second: [0, 1]}
@@ -63,7 +65,8 @@ def test_a_pruned_model_equals_the_masked_model(positions: str, kept: int, encod
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     folder = tmp_path_factory.mktemp("model")
-    tokenizer = train_tokenizer(["a cat sees a dog"] * 20, TokenizerRecipe(vocab_size=280), folder / "tokenizer.model")
+    options = TokenizerRecipe(vocab_size=280, user_symbols=("<web>",))
+    tokenizer = train_tokenizer(["a cat sees a dog"] * 20, options, folder / "tokenizer.model")
     tokenizers = Tokenizers(tokenizer, tokenizer)
     torch.manual_seed(0)
     recipe = random_model().recipe
@@ -72,6 +75,16 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     metadata = ModelMetadata("en", "de", tokenizer.vocab_size, tokenizer.vocab_size, "NFC", decode, origin={"seed": 1})
     write_directory(folder / "model", model_files(recipe, model_tensors(model), tokenizers.files(), metadata))
     return load_model(folder / "model", CPU)
+
+
+def test_pairs_are_measured_in_the_order_of_the_model(loaded: LoadedModel) -> None:
+    tokenizers = Tokenizers.load(loaded.directory, "de")
+    source, target = tokenizers.src.encode("a cat"), tokenizers.tgt.encode("a dog sees")
+    metadata = replace(loaded.metadata, decode=DecodeRecipe(tag="<web>"), reverse_target=True)
+    found = Pairs.encode(replace(loaded, metadata=metadata), tokenizers, ["a cat"], ["a dog sees"])
+    tagged = [tokenizers.src.tag_id("<web>"), *source]
+    assert len(target) > 1
+    assert found == Pairs([tagged], [target[::-1]], tag_length=1, reverse_target=True)
 
 
 @pytest.mark.parametrize(("cross", "heads"), [([1, 2], (1,)), ([0, 2], (0, 1)), ([0, 1], (0,))])
