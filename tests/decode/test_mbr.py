@@ -52,7 +52,7 @@ TEXTS = st.lists(st.lists(WORDS, max_size=12).map(" ".join) | st.text(max_size=9
 
 @pytest.mark.slow
 @given(TEXTS)
-@example(["", " ", "a", "a a a a a", "aaaa aaaa", "a b c d e", "a\n"])
+@example(["", " ", "a", "a a a a a", "aaaa aaaa", "a b c d e", "a\n", "a-\n", "a -"])
 def test_pairwise_scores_equal_sacrebleu(texts: list[str]) -> None:
     chrf, bleu = pairwise_chrf(texts), pairwise_bleu(texts)
     for row, hypothesis in enumerate(texts):
