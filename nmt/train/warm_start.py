@@ -16,7 +16,7 @@ from nmt.data.reused_tokenizers import expected_vocab_sizes, find_tokenizers, wi
 from nmt.errors import RecipeError, UserError
 from nmt.logs import is_first_rank, warn
 from nmt.models import TranslationModel, build_uninitialized
-from nmt.recipe import ModelRecipe, Recipe, TokenizerRecipe, revalidate
+from nmt.recipe import DecodeRecipe, ModelRecipe, Recipe, TokenizerRecipe, revalidate
 from nmt.recipe.model import DROPOUT_OPTIONS
 from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe, warn_of_run
@@ -30,14 +30,16 @@ _EMBEDDINGS = ("src_embedding.*", "tgt_embedding.*", "output.weight")
 _BY_TOKEN = (*_EMBEDDINGS, "output.bias")  # parameters with a row per token
 # Options of the model section that may differ from those of the initial model.
 _CHANGEABLE = {*DROPOUT_OPTIONS, "max_positions"}
+_ALIGNMENT_OPTIONS = {"alignment_layer", "alignment_heads", "alignment_at"}
 _PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}
 
 
 def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
     """Return the recipe with the architecture of the initial model for model options that are not set.
 
-    The tokenizer section becomes that of the reused tokenizers. The checkpoints of the run are used if the
-    initial model no longer exists.
+    The cross-attention for alignments is also that of the initial model, which may have been trained for it, unless
+    the recipe chooses one. The tokenizer section becomes that of the reused tokenizers. The checkpoints of the run are
+    used if the initial model no longer exists.
 
     warns: whether to warn of tokenizer options in the recipe that have no effect
 
@@ -52,14 +54,14 @@ def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
     if (source := start or recipe.tokenizer.start_from) is None:
         return recipe
     if start is not None:
-        architecture = _architecture(start, recipe.directory)
+        architecture, decode = _read_start(start, recipe.directory)
         explicit = recipe.model.model_dump(include=recipe.model.model_fields_set)
         if differences := _differences(architecture, architecture.model_copy(update=explicit)):
             raise UserError(
                 f"train.start_from {start}: {differences}; they must be equal; correct or remove the model section"
             )
         model = ModelRecipe.model_validate(architecture.model_dump() | explicit)
-        recipe = recipe.model_copy(update={"model": model})
+        recipe = recipe.model_copy(update={"model": model, "decode": _with_alignments_of(decode, recipe.decode)})
     recipe = _with_tokenizer_of(source, recipe, warns=warns)
     if recipe.model.tied_embeddings == "three-way" and not recipe.tokenizer.joint:
         raise RecipeError(
@@ -120,15 +122,23 @@ def _candidates(start: Path, run_dir: Path) -> Iterator[Path]:
     yield from reversed(list_checkpoints(run_dir))
 
 
-def _architecture(start: Path, run_dir: Path) -> ModelRecipe:
-    """Return the architecture of the initial model, or of the newest readable checkpoint of the run."""
+def _read_start(start: Path, run_dir: Path) -> tuple[ModelRecipe, DecodeRecipe]:
+    """Read architecture and decoding options of the initial model, or of the newest readable checkpoint of the run."""
     for directory in _candidates(start, run_dir):
         with suppress(UserError):
-            return read_model_recipe(directory)
+            return read_model_recipe(directory), read_model_metadata(directory).decode
     try:
-        return read_model_recipe(find_model(start))
+        directory = find_model(start)
+        return read_model_recipe(directory), read_model_metadata(directory).decode
     except UserError as error:
         raise UserError(f"train.start_from is {start.absolute()}: {error}") from error
+
+
+def _with_alignments_of(start: DecodeRecipe, chosen: DecodeRecipe) -> DecodeRecipe:
+    """Return `chosen` with the alignment options of the initial model, unless it sets one of them."""
+    if chosen.model_fields_set & _ALIGNMENT_OPTIONS:
+        return chosen
+    return chosen.model_copy(update=start.model_dump(include=_ALIGNMENT_OPTIONS))
 
 
 def require_start_model(recipe: Recipe) -> None:

@@ -56,7 +56,7 @@ def test_patterns_match_tied_embeddings_by_each_name(tied: str, pattern: str, fr
 @pytest.mark.slow
 def test_fine_tuning_reuses_the_architecture_of_the_initial_model(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     first, tuned = tmp_path / "first", tmp_path / "tuned"
-    assert nmt("train", recipe, f"run_dir={first}")[0] == 0
+    assert nmt("train", recipe, f"run_dir={first}", "decode.alignment_heads=[0]")[0] == 0
     plain = tmp_path / "plain.toml"
     plain.write_text(RECIPE.replace("FOLDER", str(tmp_path)))  # no model section, whose defaults are the base model
     start = f"train.start_from={first}"
@@ -67,6 +67,7 @@ def test_fine_tuning_reuses_the_architecture_of_the_initial_model(recipe: Path, 
     found, expected = (read_model_recipe(list_checkpoints(run)[-1]) for run in (tuned, first))
     assert found == expected.model_copy(update={"dropout": 0.3})
     resumed_recipe = with_start_model(load_recipe(plain, [f"run_dir={tuned}", start, "model.dropout=0.3"]))
+    assert resumed_recipe.decode.alignment_heads == (0,)
     of_earlier_version = resumed_recipe.tokenizer.model_copy(update={"vocab_size": 5_000})
     require_same_run(resumed_recipe.model_copy(update={"tokenizer": of_earlier_version}))
     entries = [json.loads(line) for line in (tuned / "metrics.jsonl").read_text().splitlines()]

@@ -9,9 +9,16 @@ import torch
 
 from nmt.errors import UserError
 from nmt.models import build_model
-from nmt.recipe import ModelRecipe, Recipe
+from nmt.recipe import DecodeRecipe, ModelRecipe, Recipe
 from nmt.train import warm_start
-from nmt.train.warm_start import _differences, _may_have_trained, _with_new_tokens, freeze, text_differences
+from nmt.train.warm_start import (
+    _differences,
+    _may_have_trained,
+    _with_alignments_of,
+    _with_new_tokens,
+    freeze,
+    text_differences,
+)
 
 SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 1, "num_decoder_layers": 1}
 
@@ -62,6 +69,14 @@ def test_only_options_without_parameters_may_differ() -> None:
         assert found == expected
     found = _differences(start, start.model_copy(update={"num_heads": 4, "d_ff": 16}))
     assert "model.num_heads is 2 in the initial model and 4 in the recipe" in found and "model.d_ff is 8" in found
+
+
+def test_alignments_come_from_the_initial_model_unless_the_recipe_chooses() -> None:
+    start = DecodeRecipe(alignment_layer=1, alignment_heads=(3,), alignment_at="input", beam_size=9)
+    assert _with_alignments_of(start, DecodeRecipe(beam_size=2)) == start.model_copy(update={"beam_size": 2})
+    for chosen in ({"alignment_layer": 0}, {"alignment_heads": (0,)}, {"alignment_at": "output"}):
+        decode = DecodeRecipe.model_validate(chosen)
+        assert _with_alignments_of(start, decode) == decode
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "char"])
