@@ -204,7 +204,7 @@ def _join_job(size: int, remedy: str) -> tuple[int, FailureDetector]:
     patience = read_number("NMT_WATCH_SECONDS", WATCH_SECONDS)
     timeout = read_number("NMT_TIMEOUT_SECONDS", TIMEOUT_SECONDS)
     try:
-        store, rank, serves_store = _connect(timedelta(seconds=timeout))
+        store, rank, serves_store = _connect(size, timedelta(seconds=timeout))
         return rank, FailureDetector(
             store,
             rank,
@@ -214,7 +214,7 @@ def _join_job(size: int, remedy: str) -> tuple[int, FailureDetector]:
             serves_store=serves_store,
             remedy=remedy,
         )
-    except (ValueError, RuntimeError) as error:  # a variable is missing, or the server of the store is missing or died
+    except (ValueError, RuntimeError) as error:  # a variable is missing or invalid, or there is no store
         address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise UserError(
             f"cannot join the other processes at {address} ({str(error).partition(chr(10))[0]}); each needs RANK, "
@@ -222,7 +222,7 @@ def _join_job(size: int, remedy: str) -> tuple[int, FailureDetector]:
         ) from error
 
 
-def _connect(timeout: timedelta) -> tuple[TCPStore, int, bool]:
+def _connect(size: int, timeout: timedelta) -> tuple[TCPStore, int, bool]:
     """Connect to the store of the job; return it, the rank, and whether this process serves it."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun serves it
         store, rank, _ = next(rendezvous("env://", timeout=timeout))
@@ -230,17 +230,25 @@ def _connect(timeout: timedelta) -> tuple[TCPStore, int, bool]:
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         if name not in os.environ:
             raise ValueError(f"{name} is not set")
-    rank, host, port = int(os.environ["RANK"]), os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    rank = _integer_between("RANK", 0, size - 1)
     # Do not wait here: `join_job` names the ranks that are missing.
     store = TCPStore(
-        host,
-        port,
+        os.environ["MASTER_ADDR"],
+        _integer_between("MASTER_PORT", 1, 65_535),
         is_master=rank == 0,
         timeout=timeout,
         wait_for_workers=False,
         multi_tenant=True,  # a second job of this process may use the port, as with torch's rendezvous
     )
     return store, rank, rank == 0
+
+
+def _integer_between(variable: str, lowest: int, highest: int) -> int:
+    """Return the integer in an environment variable; raises ValueError if it is another text or out of range."""
+    text = os.environ[variable].strip()
+    if not text.isdecimal() or not lowest <= int(text) <= highest:
+        raise ValueError(f"{variable} is {text!r}, not an integer from {lowest} to {highest}")
+    return int(text)
 
 
 def _init_process_group(rank: int, size: int, device: torch.device, detector: FailureDetector) -> None:

@@ -26,6 +26,7 @@ from tests.processes.run_world import LINES, MISSING, run_forked
 RUN_WORLD = Path(__file__).with_name("run_world.py")
 HOST = socket.gethostname()
 REMEDY = "; rerun the same command to resume from the last checkpoint"
+ADDRESS = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "NMT_TIMEOUT_SECONDS": "1"}
 ENVIRONMENT = {"PYTHONPATH": str(RUN_WORLD.parents[2]), "OMP_NUM_THREADS": "1", "NMT_WATCH_SECONDS": "3"}
 
 
@@ -128,13 +129,29 @@ def test_collectives_of_one_process_are_the_identity() -> None:
     ("variables", "message"),
     [
         ({"WORLD_SIZE": "2", "RANK": "0"}, "cannot join the other processes at None:None (MASTER_ADDR is not set)"),
+        (ADDRESS | {"RANK": "2"}, "localhost:1 (RANK is '2', not an integer from 0 to 1); each needs RANK"),
+        (ADDRESS | {"RANK": "-1"}, "RANK is '-1', not an integer from 0 to 1"),
+        (
+            ADDRESS | {"MASTER_PORT": "65536"},
+            "localhost:65536 (MASTER_PORT is '65536', not an integer from 1 to 65535)",
+        ),
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'; it must be a positive number"),
         ({"WORLD_SIZE": "1.5"}, "WORLD_SIZE is 1.5; it must be an integer"),
         ({"WORLD_SIZE": "2", "NMT_TIMEOUT_SECONDS": "inf"}, "NMT_TIMEOUT_SECONDS is 'inf'; it must be a positive"),
         ({"WORLD_SIZE": "2", "NMT_TIMEOUT_SECONDS": "1e10"}, "it must be a positive number up to 1,000,000,000"),
         ({"WORLD_SIZE": "2", "NMT_WATCH_SECONDS": "0"}, "NMT_WATCH_SECONDS is '0'; it must be a positive number"),
     ],
-    ids=["no address", "size", "fraction", "infinite timeout", "long timeout", "watch"],
+    ids=[
+        "no address",
+        "high rank",
+        "negative rank",
+        "port",
+        "size",
+        "fraction",
+        "infinite timeout",
+        "long timeout",
+        "watch",
+    ],
 )
 def test_a_wrong_environment_is_a_one_line_error(
     variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
