@@ -26,12 +26,16 @@ from nmt.text.tokenizer import Tokenizers
 from nmt.train.optimizer import Adam, load_optimizer_tensors
 from nmt.train.state import TrainState
 
-_EMBEDDINGS = ("src_embedding.*", "tgt_embedding.*", "output.weight")
-_BY_TOKEN = (*_EMBEDDINGS, "output.bias")  # parameters with a row per token
+# Parameters with a row per token.
+_BY_TOKEN = ("src_embedding.weight", "tgt_embedding.weight", "output.weight", "output.bias")
 # Options of the model section that may differ from those of the initial model.
 _CHANGEABLE = {*DROPOUT_OPTIONS, "max_positions"}
 _ALIGNMENT_OPTIONS = {"alignment_layer", "alignment_heads", "alignment_at"}
-_PARTS = {"encoder": ("encoder.*",), "decoder": ("decoder.*",), "embeddings": _EMBEDDINGS}
+_PARTS = {
+    "encoder": ("encoder.*",),
+    "decoder": ("decoder.*",),
+    "embeddings": ("src_embedding.*", "tgt_embedding.*", "output.weight"),
+}
 
 
 def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
@@ -175,11 +179,11 @@ def require_start_model(recipe: Recipe) -> None:
 
 
 def _added_rows(model: TranslationModel, start: ModelMetadata) -> list[str]:
-    """Return the names of the embeddings of a model that have more tokens than the initial model has."""
+    """Return the names of the parameters with rows for tokens that the initial model does not have."""
     return [
         name
         for name, parameter in model.named_parameters()
-        if any(fnmatchcase(name, glob) for glob in _EMBEDDINGS)
+        if name in _BY_TOKEN
         and len(parameter) > (start.src_vocab_size if name.startswith("src_") else start.tgt_vocab_size)
     ]
 
@@ -206,7 +210,7 @@ def _with_new_tokens(model: TranslationModel, tensors: dict[str, Tensor]) -> dic
     With random embeddings, a new token could have the highest probability everywhere.
     """
     for name, parameter in model.named_parameters():
-        if name in tensors and any(fnmatchcase(name, glob) for glob in _BY_TOKEN):
+        if name in tensors and name in _BY_TOKEN:
             num_new = len(parameter) - len(tensors[name])
             mean = tensors[name].mean(dim=0, keepdim=True)
             tensors[name] = torch.cat([tensors[name], *[mean] * num_new])

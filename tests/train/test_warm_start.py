@@ -12,6 +12,7 @@ from nmt.models import build_model
 from nmt.recipe import DecodeRecipe, ModelRecipe, Recipe
 from nmt.train import warm_start
 from nmt.train.warm_start import (
+    _added_rows,
     _differences,
     _may_have_trained,
     _with_alignments_of,
@@ -37,6 +38,16 @@ def test_new_tokens_get_the_mean_of_the_others(tied: str) -> None:
         assert torch.equal(found[name][: len(tensors[name])], tensors[name])
         for row in found[name][len(tensors[name]) :]:
             assert torch.allclose(row, tensors[name].mean(dim=0))
+
+
+@pytest.mark.parametrize("tied", ["three-way", "none"])
+def test_learned_positions_are_not_tokens(tied: str) -> None:
+    model = model_of(20, tied_embeddings=tied, positions="learned", max_positions=64)
+    for vocab, has_added in ((20, False), (18, True)):
+        start: Any = SimpleNamespace(src_vocab_size=vocab, tgt_vocab_size=vocab)
+        added = _added_rows(model, start)
+        assert bool(added) is has_added
+        assert not any(name.endswith("positions") for name in added)
 
 
 def test_patterns_name_parts_of_the_model() -> None:
