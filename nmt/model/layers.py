@@ -42,7 +42,7 @@ def rotate(x: Tensor, encodings: Tensor) -> Tensor:
 class Embedding(nn.Module):
     """Token embedding times sqrt(d_model), plus position, then dropout (paper, sections 3.4, 3.5 and 5.4).
 
-    Word dropout, which is not in the paper, omits the whole embedding of some tokens.
+    Word dropout, which is not in the paper, zeroes the whole embedding of some tokens, but not their positions.
 
     Recurrent layers read tokens in order, so their embedding has no positions.
     """

@@ -1,8 +1,8 @@
 """Failure detection for multi-process jobs: finds ranks that died or hang and ends the job with one message.
 
-Every rank increments a heartbeat once a second in the store that torch uses for rendezvous, and reads the heartbeats of
-the others. torchrun serves that store; without torchrun, rank 0 does. The first rank that finds a failure writes it to
-the store as the verdict and prints it. The others read the verdict and exit silently.
+Every rank increments a heartbeat at least once a second in the store that torch uses for rendezvous, and reads the
+heartbeats of the others. torchrun serves that store; without torchrun, rank 0 does. The first rank that finds a failure
+writes it to the store as the verdict and prints it. The others read the verdict and exit silently.
 
 torch alone does not name the lost rank: Gloo reports an address or a timeout, NCCL a timeout of the collective, and
 `monitored_barrier` needs Gloo and one more synchronization per step. A stopped process (SIGSTOP) cannot exit by itself;
@@ -49,8 +49,9 @@ LEFT = "left"
 
 @dataclass
 class Peer:
-    """One rank as seen by the others. Counts are in heartbeats of the observer, so suspending its machine does not
-    make other ranks look lost.
+    """One rank as seen by the others.
+
+    Counts are in heartbeats of the observer, so suspending its machine does not make other ranks look lost.
 
     heartbeat: last value read; LEFT after the rank announced its exit
     synchronizations: synchronization points that it has reached

@@ -41,7 +41,7 @@ class SignalCopies:
 def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle the signals of `EXIT_STATUS` in a `with` block of the main thread, which receives them.
 
-    SIGHUP stays ignored if it is, as by `nohup`.
+    If SIGHUP is ignored, as under `nohup`, it stays ignored.
     """
     before = {}
     if threading.current_thread() is threading.main_thread():

@@ -110,7 +110,7 @@ def _death(statuses: Iterable[int | None], option: str) -> UserError:
             "the system killed a worker process, probably for lack of memory; workers must not be killed; "
             f"set {option} to a lower number"
         )
-    # The pool sends SIGTERM to the other workers. 255 is unknown, because the fork server has ended.
+    # The pool sends SIGTERM to the other workers. 255 means that the fork server ended without reporting the status.
     known = next((status for status in statuses if status not in (None, 0, 255, -signal.SIGTERM)), None)
     end = "" if known is None else f" with exit status {known if known > 0 else 128 - known}"
     return UserError(f"a worker process ended{end}; the lines above may say why; correct that, or set {option} to 1")
@@ -157,7 +157,7 @@ def _signals_deferred() -> Iterator[None]:
     """Defer signals that end a command: a worker that is still starting when the pool ends prints a traceback."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        # First runs the handlers of signals that have arrived, which may raise.
+        # This first runs the handlers of signals that have arrived, which may raise.
         signal.pthread_sigmask(signal.SIG_BLOCK, EXIT_STATUS)
         yield
     finally:

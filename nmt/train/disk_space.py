@@ -21,7 +21,7 @@ ADAM_MOMENTS = 2
 class DiskNeed:
     """Disk space that a run needs and has, in bytes.
 
-    checkpoint: size of one checkpoint
+    checkpoint: maximum size of one checkpoint
     count:      maximum number of checkpoints at a time
     total:      checkpoints and the averaged model
     free:       free space on the disk of the checkpoints
@@ -74,7 +74,10 @@ def model_bytes(recipe: Recipe, vocab_sizes: tuple[int, int]) -> int:
 
 
 def checkpoint_bytes(recipe: Recipe, vocab_sizes: tuple[int, int]) -> int:
-    """Return the size of a checkpoint: parameters, Adam's moments, and the EMA if there is one."""
+    """Return the maximum size of a checkpoint: parameters, Adam's moments, and the EMA if there is one.
+
+    Frozen parameters may have no moments, which is not taken into account.
+    """
     copies = 1 + ADAM_MOMENTS + (1 if recipe.train.ema_decay else 0)
     return copies * model_bytes(recipe, vocab_sizes)
 

@@ -49,8 +49,11 @@ class TrainState:
     start_score:        score of the initial model; None if unknown
     text:               fingerprint of the training text, see `nmt.alignment.term_markup.training_identity`
     skipped:            updates without a finite gradient, which changed nothing
+    skipped_in_a_row:   consecutive skipped updates up to this step
     validation_due:     this step must still be validated: the run stopped before that, or discarded its score
     is_interim:         the checkpoint was saved only because the run stopped; the next one replaces it
+    validations_without_best: validations since the best score
+    best_step:          step of the best score; 0 without one
     scores:             score by validated step; higher is better
     best_validation:    metrics of the validation of `best_step`
     valid:              fingerprint of the validation set of the scores; "" if unknown
