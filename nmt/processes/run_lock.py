@@ -73,9 +73,12 @@ def _remove_if_empty(folders: Iterable[Path]) -> None:
 
 
 def _require_not_locked_here(real_path: Path) -> None:
-    """Raise UserError if another thread of this process has locked a run directory; record locks do not detect it."""
+    """Raise UserError if another thread of this process has locked a run directory; record locks do not detect it.
+
+    Also if the lock file was deleted meanwhile: the other thread must not write into the new run.
+    """
     file = _locked.get(real_path)
-    if file is None or not _is_at(real_path / LOCK_FILE, file):
+    if file is None:
         return
     holder = os.pread(file.fileno(), 100, 0)  # closing a second file would release the lock
     if holder.startswith(f"{_LOCK_START}{os.getpid()} ".encode()):  # not a process from which this one was forked

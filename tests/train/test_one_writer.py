@@ -246,6 +246,18 @@ def test_a_deleted_run_is_not_written_into_its_successor(tmp_path: Path) -> None
             pass
 
 
+def test_a_deleted_run_has_no_successor_in_the_same_process(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with run_lock(run):
+        shutil.rmtree(run)
+        with pytest.raises(UserError, match="is in use by another thread of this process"), run_lock(run):
+            pass
+        with pytest.raises(UserError, match=r"run/\.lock was deleted or replaced"):
+            write_file(run / "report.md", b"first")
+    with run_lock(run):
+        write_file(run / "report.md", b"second")
+
+
 @pytest.mark.slow
 def test_a_deleted_run_ends_its_training(recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: MonkeyPatch) -> None:
     run, other = tmp_path / "run", tmp_path / "other"
