@@ -196,6 +196,9 @@ class Parser:
         if first < before.start or second < element.start or not _SYMBOLS.fullmatch(self.text, first_end, second):
             return
         before.content += before.closing + without_breaks(self._line[before_end:start]) + element.content
+        # For a translation that lacks the content, whose tags are then placed like others.
+        inner = Element(before.closing + element.opening, "", element.start, element.start)
+        before.children += [inner, *element.children]
         before.closing, before.end = element.closing, element.end
         siblings.pop()
         self.fixed[-2:] = [(first, second_end)]

@@ -107,6 +107,7 @@ WORD_BY_WORD = [(i, i) for i in range(20)]
         ("a.<sup>1</sup> <sup>2</sup>b", "A. B", WORD_BY_WORD, "A.<sup>1</sup> <sup>2</sup>B"),
         ("<b>un</b><i>do</i> it", "mach rückgängig", [(0, 1), (1, 0)], "<i>mach</i> <b>rückgängig</b>"),
         ("a <B CLASS=x\ty>b</B>", "A B", WORD_BY_WORD, "A <B CLASS=x y>B</B>"),
+        ("a <kbd>b</kbd>+<kbd id=1>c<br></kbd> d", "A X D", WORD_BY_WORD, "A <kbd>X</kbd><kbd id=1><br></kbd> D"),
     ],
 )
 def test_tags_enclose_the_words_linked_to_their_text(
