@@ -55,14 +55,15 @@ export async function translateLines(body, signal, onLine, onText = null) {
  * A part with too many characters or lines is sent alone, and the server rejects it.
  */
 export function* chunksOf(parts, unit, limits, fields) {
-  const reserved = new TextEncoder().encode(JSON.stringify(fields)).length + 200; // for "text", "stream" and others
+  // 200 bytes are for "text", "stream" and others.
+  const capacity = limits.bytes - new TextEncoder().encode(JSON.stringify(fields)).length - 200;
   let chunk = [];
   let [characters, bytes] = [0, 0];
   for (const part of parts) {
     const size = new TextEncoder().encode(JSON.stringify(part)).length + 1;
     const isFull = chunk.length === limits.lines || characters + part.length > limits.characters
-      || bytes + size > limits.bytes - reserved;
-    if (size > limits.bytes) { // the server would close the connection before it has read the request
+      || bytes + size > capacity;
+    if (size > capacity) { // the server would close the connection before it has read the request
       throw new Error(`a ${unit} is too large; the limit is ${limits.bytes} bytes; split it`);
     }
     if (chunk.length && isFull) {
