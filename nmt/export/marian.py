@@ -22,9 +22,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
+from pydantic import NonNegativeInt, PositiveInt, ValidationError
 from torch import Tensor
 
 from nmt.checkpoint import model_files, read_tensors
@@ -35,7 +36,7 @@ from nmt.export.marian_vocabulary import Side, read_sides
 from nmt.logs import say, warn
 from nmt.model.layers import sinusoids
 from nmt.models import build_uninitialized
-from nmt.recipe import SEPARATOR, TERM_MARKERS, Context, ModelRecipe, UnicodeForm
+from nmt.recipe import SEPARATOR, TERM_MARKERS, Context, ModelRecipe, Section, UnicodeForm
 from nmt.recipe.corpora import LANGUAGE_PATTERN
 from nmt.special_ids import BOS_ID
 from nmt.storage.model_metadata import ModelMetadata
@@ -113,20 +114,25 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
     return Imported(recipe, tensors, files, metadata)
 
 
+class _TextOptions(Section, extra="ignore"):
+    """The entry of an nmt export in config.json, in which later versions may have further keys."""
+
+    unicode_form: UnicodeForm
+    max_tokens: PositiveInt
+    longest_source: NonNegativeInt | None
+    context: Context
+
+
 def _text_options(source: Path, config: Config, *, is_nmt: bool) -> dict[str, Any]:
     """Return the text options that an nmt export records, or else their defaults. Raises UserError."""
     exported = config.get(TEXT_OPTIONS)
     if exported is None:  # another program, or an earlier version of nmt
         return {"unicode_form": "NFC" if is_nmt else "none"}
     try:
-        options = {name: exported[name] for name in ("unicode_form", "max_tokens", "longest_source")}
-        options["context"] = Context(**exported["context"])
-        numbers = (options["max_tokens"], options["context"].size, options["longest_source"] or 0)
-        if options["unicode_form"] in get_args(UnicodeForm) and all(type(number) is int for number in numbers):
-            return options
-    except (KeyError, TypeError):
-        pass
-    raise UserError(f"{source / 'config.json'} has an invalid entry {TEXT_OPTIONS!r}; export the model again")
+        return dict(_TextOptions.model_validate(exported))
+    except ValidationError as error:
+        wrong = f"{source / 'config.json'} has an invalid entry {TEXT_OPTIONS!r}"
+        raise UserError(f"{wrong}; export the model again") from error
 
 
 def _language(config: Config, name: str, option: str) -> str:

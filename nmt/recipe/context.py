@@ -20,7 +20,7 @@ class Context(NamedTuple):
     sides: "both" if the model also gets their translations
     """
 
-    size: int = 0
+    size: ContextSize = 0
     sides: ContextSides = "source"
 
     @property

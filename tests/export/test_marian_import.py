@@ -206,9 +206,16 @@ def test_import_of_an_export_restores_the_options_of_the_text(
     export_model(make_model(text=text), tmp_path / "export", ExportOptions("huggingface", check_parity=False))
     metadata = read_marian(tmp_path / "export").metadata
     assert {name: getattr(metadata, name) for name in text} == text
-    change(tmp_path / "export" / "config.json", nmt={"unicode_form": "NFKC", "max_tokens": "many"})
-    with pytest.raises(UserError, match=r"config\.json has an invalid entry 'nmt'; export the model again"):
-        read_marian(tmp_path / "export")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"max_tokens": "many"}, {"max_tokens": 0}, {"context": {"size": -1}}, {"context": {"sides": "left"}}],
+)
+def test_invalid_options_of_the_text_are_an_error(changed: dict[str, object], exported: Path) -> None:
+    config = json.loads((exported / "config.json").read_text())
+    change(exported / "config.json", nmt=config["nmt"] | changed)
+    assert "config.json has an invalid entry 'nmt'; export the model again" in error_of(exported)
 
 
 @pytest.mark.slow
