@@ -57,7 +57,8 @@ class ApiKeys:
         try:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {path}: {error}; it must contain one API key per line; check it") from error
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise UserError(f"cannot read {path}: {reason}; it must contain one API key per line; check it") from error
         self._keys = [line.encode() for line in map(str.strip, lines) if line and not line.startswith("#")]
         if not self._keys:
             raise UserError(f"{path} contains no API key; it must contain one API key per line; add one")

@@ -162,11 +162,20 @@ def test_keys_are_checked_before_the_rest_of_a_request(
     assert response.status_code == status, response.text
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n", b" # no key yet\n", b"\xff", None])
-def test_a_file_without_api_keys_is_an_error(tmp_path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "contains no API key"),
+        (b"\n \n", "contains no API key"),
+        (b" # no key yet\n", "contains no API key"),
+        (b"\xff", "it is not UTF-8"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_a_file_without_api_keys_is_an_error(tmp_path: Path, content: bytes | None, problem: str) -> None:
     if content is not None:
         (tmp_path / "keys").write_bytes(content)
-    with pytest.raises(UserError, match="it must contain one API key per line"):
+    with pytest.raises(UserError, match=f"{problem}; it must contain one API key per line"):
         ApiKeys(tmp_path / "keys")
 
 
