@@ -23,6 +23,13 @@ export function enableFiles({limits, options, context, invalidOption}) {
   element("file").accept = EXTENSIONS.join(",");
 }
 
+/** Hide the progress and the link of an earlier translation. */
+function hideResult() {
+  for (const id of ["download", "file-progress", "file-cancel"]) {
+    element(id).hidden = true;
+  }
+}
+
 function show(text) {
   element("file-status").textContent = `${current}: ${text}`;
 }
@@ -32,9 +39,8 @@ async function select(file) {
   request.abort();
   request = new AbortController();
   const {signal} = request;
-  for (const id of ["download", "file-progress", "file-cancel", "file-table"]) {
-    element(id).hidden = true;
-  }
+  hideResult();
+  element("file-table").hidden = true;
   element("file-panel").hidden = false;
   current = file.name;
   try {
@@ -128,8 +134,8 @@ element("file").addEventListener("change", () => {
 element("file-translate").addEventListener("click", () => {
   request.abort();
   request = new AbortController();
+  hideResult();
   try {
-    element("download").hidden = true;
     run(choose(Number(element("file-column").value), element("file-header").checked), request.signal);
   } catch (error) {
     show(error.message);

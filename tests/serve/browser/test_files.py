@@ -194,3 +194,14 @@ def test_a_wrong_table_is_an_error(
         page.click("#file-header")
     page.click("#file-translate")
     assert texts(page, "#file-status") == [f"a.tsv: {message}"]
+
+
+def test_a_wrong_column_hides_the_progress_of_the_column_before(page: Browser, tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("id\ttranslation\n1\ta dog\n", encoding="utf-8")
+    select_file(page, tmp_path / "a.tsv")
+    page.wait("!document.querySelector('#file-table').hidden")
+    page.click("#file-translate")
+    page.wait("!document.querySelector('#download').hidden")
+    page.click("#file-header")
+    page.click("#file-translate")
+    assert page.run("document.querySelector('#file-progress').hidden")
