@@ -68,6 +68,7 @@ def read_lines(path: Path, invalid_utf8: InvalidUtf8 = "error", *, allow_pipe: b
     with decompressed(path, allow_pipe=allow_pipe) as file:
         for block in _blocks_of_lines(file, name):
             if first == 1:
+                _reject_compressed(block, name)
                 _reject_binary(block, name)
                 block = block.removeprefix(_BYTE_ORDER_MARK)
             lines: Iterable[str]

@@ -195,6 +195,15 @@ def test_compressed_text_where_plain_text_is_expected(compress: Callable[[bytes]
     assert list(decode_lines([b"BZhelp\n"], "text")) == ["BZhelp"]
 
 
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress, zstandard.compress])
+def test_text_compressed_twice_is_an_error_even_if_invalid_bytes_are_replaced(
+    compress: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "lines.gz").write_bytes(gzip.compress(compress(b"one\ntwo\n")))
+    with pytest.raises(UserError, match=r"lines\.gz is compressed; expected text"):
+        list(read_lines(tmp_path / "lines.gz", "replace"))
+
+
 def test_an_office_document_where_text_is_expected() -> None:
     with pytest.raises(UserError, match=r"letter\.docx is a zip archive or an office document; expected a text file"):
         list(decode_lines([b"PK\x03\x04\n"], "letter.docx"))
