@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nmt.errors import CommandError, UserError
+from nmt.logs import counted, warn
 from nmt.storage.sealed import write_file
 
 if TYPE_CHECKING:
@@ -56,11 +60,30 @@ def require_drawable(path: Path) -> None:
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
     """Write a figure in the format of the file extension, such as png, pdf or svg.
 
-    Raises CommandError for an unknown extension and UserError for an unwritable file.
+    Warns of characters without a glyph. Raises CommandError for an unknown extension and UserError for an unwritable
+    file.
     """
     require_drawable(path)
     image = BytesIO()
     extension = path.suffix.removeprefix(".")
     metadata = {_KEYS_OF_MARK[extension]: PLOT_MARK.decode()} if extension in _KEYS_OF_MARK else None
-    figure.savefig(image, format=extension, dpi=dpi, metadata=metadata)
+    with _summarizing_missing_glyphs(path):
+        figure.savefig(image, format=extension, dpi=dpi, metadata=metadata)
     write_file(path, image.getvalue())
+
+
+@contextmanager
+def _summarizing_missing_glyphs(path: Path) -> Iterator[None]:
+    """Replace Matplotlib's warnings of missing glyphs, one per character, with one line."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", "Glyph ", UserWarning)
+        yield
+    missing = {str(warning.message) for warning in caught if str(warning.message).startswith("Glyph ")}
+    for other in caught:
+        if str(other.message) not in missing:
+            warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+    if missing:
+        warn(
+            f"the font of {path} lacks {counted(len(missing), 'character')}, drawn as boxes; add a font that has them "
+            "to font.family in matplotlibrc, such as font.family: DejaVu Sans, Noto Sans CJK JP"
+        )

@@ -2,6 +2,7 @@
 
 import random
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +82,16 @@ def test_maps_are_written_in_the_format_of_the_extension(tmp_path: Path) -> None
 def test_tokens_with_dollar_signs_are_not_read_as_formulas(tmp_path: Path) -> None:
     """As formulas, these source tokens would raise a ValueError."""
     draw_attention(replace(PLOT, src=["$$", "▁$x_$", "</s>"], tgt=["a^b$▁$", "▁costs"]), tmp_path / "map.png")
+
+
+@pytest.mark.slow
+def test_characters_without_a_glyph_are_one_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw_attention(replace(PLOT, tgt=["\U000f0000\U000f0001", "\U000f0000"]), tmp_path / "map.png")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"warning: the font of {tmp_path / 'map.png'} lacks 2 characters, drawn as boxes; add")
 
 
 @pytest.mark.slow
