@@ -109,7 +109,7 @@ def draw_curves(run: Path, out: Path, title: str | None = None) -> Path:
     _require_any([curve.metric for row in rows for panel in row for curve in panel.curves], series, run)
     figure = new_figure(11.0, 6.2)
     train = _train_options(run)
-    for panel, axes in _add_panels(figure, series):
+    for panel, axes in _add_panels(figure, rows, series):
         _draw_panel(panel, axes, series, train if panel in _QUALITY_ROW else {})
     name = title or run.resolve().name
     figure.suptitle(name, x=0.01, ha="left", fontsize=13, fontweight="bold", parse_math=False)
@@ -194,13 +194,11 @@ def _parse(line: str) -> dict[str, Any] | None:
     return metrics if isinstance(metrics, dict) and isinstance(metrics.get("step"), int) else None
 
 
-def _add_panels(figure: Figure, series: Mapping[str, Points]) -> Iterator[tuple[_Panel, Axes]]:
+def _add_panels(
+    figure: Figure, rows: Sequence[Sequence[_Panel]], series: Mapping[str, Points]
+) -> Iterator[tuple[_Panel, Axes]]:
     """Add axes for the panels that have data; those of a row have equal widths."""
-    quality = _CLASSIFIER_ROW if "valid/accuracy" in series else _QUALITY_ROW
-    rows = [
-        [panel for panel in row if any(curve.metric in series for curve in panel.curves)]
-        for row in (quality, _TRAINING_ROW)
-    ]
+    rows = [[panel for panel in row if any(curve.metric in series for curve in panel.curves)] for row in rows]
     rows = [row for row in rows if row]
     last_step = max(step for points in series.values() for step, _ in points)
     columns = math.lcm(*map(len, rows))
@@ -209,7 +207,7 @@ def _add_panels(figure: Figure, series: Mapping[str, Points]) -> Iterator[tuple[
         width = columns // len(row)
         for index, panel in enumerate(row):
             axes = figure.add_subplot(grid[row_index, index * width : (index + 1) * width])
-            axes.set_xlim(0, last_step * 1.02)
+            axes.set_xlim(0, last_step * 1.02 or 1.0)  # an initial validation has step 0
             if row_index == len(rows) - 1:
                 axes.set_xlabel("updates", color=GRAY)
             yield panel, axes

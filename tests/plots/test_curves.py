@@ -3,6 +3,7 @@
 import builtins
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,13 @@ def test_values_that_cannot_be_drawn_are_omitted(tmp_path: Path, monkeypatch: py
     record(tmp_path, {"step": 1, "valid/perplexity": 10.0}, {"step": 2, "valid/perplexity": 1e303})
     (perplexity,) = drawn(monkeypatch, tmp_path).axes
     assert floats(perplexity.lines[0].get_ydata()) == [10.0]
+
+
+def test_a_run_with_only_an_initial_validation(tmp_path: Path) -> None:
+    record(tmp_path, {"step": 0, "valid/loss": 3.0, "valid/perplexity": 12.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Matplotlib warns of an axis from 0 to 0
+        draw_curves(tmp_path, tmp_path / "curves.png")
 
 
 @pytest.mark.parametrize(
