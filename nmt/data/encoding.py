@@ -111,10 +111,10 @@ class PairFormat:
     """Length limits and stored form of encoded pairs.
 
     min_tokens:     minimum length of the source and of the target, without a tag
-    max_tokens:     length of a side, including a tag, to which context is dropped and sources are truncated
+    max_tokens:     maximum length of a side, including a tag; context is dropped and sources are truncated to fit
     tags:           token to prepend to source sentences, by corpus index
     reverse_target: whether target sentences are stored in reverse
-    separators:     for pairs with context, whose oldest sentences are dropped to fit `max_tokens`
+    separators:     separators of pairs with context; None without context
     truncates_src:  whether sources longer than `max_tokens` are truncated
     limit:          length of a side, including a tag, above which pairs are dropped; None means `max_tokens`
     """

@@ -57,7 +57,10 @@ def replacing(directory: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what killed preparations left next to a prepared corpus, if possible; its run must be locked."""
+    """Remove temporary directories of killed preparations next to a prepared corpus; its run must be locked.
+
+    Ignores errors.
+    """
     for leftover in (_replaced(directory), *directory.parent.glob(f".{escape(directory.name)}.part-*")):
         shutil.rmtree(leftover, ignore_errors=True)
 

@@ -52,7 +52,7 @@ def find_tokenizers(path: Path) -> Path:
     """Return a path for `Tokenizers.load`.
 
     That is the path itself if `is_sentencepiece`, the directory that `find_model` returns, or else a prepared corpus:
-    that of a run without a model, or the path itself. Raises UserError if there is none of them.
+    that of a run without a model, or the path itself. Raises UserError if none of them exists.
     """
     if is_sentencepiece(path):
         return path

@@ -19,8 +19,8 @@ from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.train.trainer import build_trainer
 
-# In means, the weight of a loss decays with its distance in updates, to 1/e at this fraction of all updates. The mean
-# then covers the same range of rates for every number of updates.
+# Losses are averaged with weights that decay exponentially with the distance in updates, to 1/e at this fraction of all
+# updates. A mean then covers the same range of rates for every number of updates.
 _SMOOTHED_FRACTION = 0.05
 # Stop when the mean of the latest losses exceeds its minimum by this factor.
 _DIVERGED = 1.5
@@ -92,7 +92,7 @@ def run_range_test(
 
 
 def smooth(losses: Sequence[float], updates: int) -> list[float]:
-    """Return means of the losses around each update, which do not lag behind. updates: planned number of updates
+    """Return centered means of the losses, which do not lag behind. updates: planned number of updates
 
     A loss above the first one counts as the first: after a jump, it would raise the means before the jump.
     """

@@ -5,8 +5,7 @@ quotes, brackets and emoji, if white space and the start of a sentence follow: a
 a script without case, possibly after opening quotes, brackets and dashes. Abbreviations, initials and ordinal numbers
 are exceptions. The lists of the three languages are used together, because the language of a text may be unknown.
 Chinese, Japanese and Burmese sentences need no white space after them. Thai and Lao, which have no sentence-final mark,
-and Tibetan, whose mark also ends clauses, are not supported. `nmt serve` and `nmt translate` need no other package for
-these rules.
+and Tibetan, whose mark also ends clauses, are not supported.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ _BYTE_VOCAB_SIZE = 4 + 256 + 1
 class Tokenizer:
     """A trained subword model.
 
-    model:      contents of the file `path`
+    model:      serialized SentencePiece model
+    path:       file that it was read from, whose special tokens and user symbols may differ
     vocab_size: number of pieces, including special tokens
     has_spaces: whether the language of the texts has spaces between words
     """
