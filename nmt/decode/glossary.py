@@ -200,13 +200,16 @@ class Glossary:
         """Return the selected matches: the span of word indices, and the term."""
         selected: list[tuple[Span, Term]] = []
         covered = [False] * len(words)
-        matches = sorted(self._candidates(words), key=lambda match: match[0][0] - match[0][1])  # longest first
-        fallback_matches = [] if self._fallback is None else self._fallback._matches(words)
-        for (start, end), term in (*matches, *fallback_matches):
+        for (start, end), term in self._ranked(words):
             if not any(covered[start:end]):
                 covered[start:end] = [True] * (end - start)
                 selected.append(((start, end), term))
         return selected
+
+    def _ranked(self, words: Sequence[str]) -> list[tuple[Span, Term]]:
+        """Return all matches, the longest first, then those of the fallback."""
+        matches = sorted(self._candidates(words), key=lambda match: match[0][0] - match[0][1])
+        return matches if self._fallback is None else matches + self._fallback._ranked(words)
 
     def _candidates(self, words: Sequence[str]) -> Iterator[tuple[Span, Term]]:
         """Yield all matches, from left to right; a case-sensitive term replaces another with the same words."""

@@ -124,6 +124,8 @@ def test_own_terms_precede_those_of_the_fallback() -> None:
     terms = Glossary([Term("big dog", ("Riese",))], glossary(("dog stand", "Hundestand"), ("the", "der"), ("dog", "H")))
     assert terms.required("the big dog stand")[1:] == [("Riese",)]
     assert [term.source for term in terms.find("a dog stand")] == ["dog stand"]
+    terms = Glossary([Term("big dog", ("Riese",))], glossary(("big dog stand", "Stand"), ("stand", "H\u00fctte")))
+    assert [term.source for term in terms.find("a big dog stand")] == ["big dog", "stand"]
 
 
 def test_check_returns_the_form_in_the_translation() -> None:
