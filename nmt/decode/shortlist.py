@@ -3,7 +3,7 @@
 A shortlist contains the most frequent target tokens, and for each source token its most probable translations according
 to a statistical aligner. With a joint vocabulary, it also contains the source token itself, because names are often
 copied. Marian's `--shortlist` combines the same three sets, but for a batch as a whole. EOS and the tokens of prefixes,
-required and preferred phrases are added for each sentence.
+of required and preferred phrases, and of trees (`decode.trees`) are added for each sentence.
 """
 
 from __future__ import annotations

@@ -280,11 +280,13 @@ class Translator(TextTranslator):
 
     def _constraint_tokens(self, task: Task) -> list[int]:
         """Return the tokens that a shortlist needs for the constraints and biases of a task."""
+        trees = self._tree_tokens
+        tree_tokens = [] if trees is None else [*trees.words, *chain.from_iterable(trees.brackets)]
         required_tokens = chain.from_iterable(chain.from_iterable(task.required))
         # A token may spell only the beginning of a partial word; others then spell the rest.
         rests = (task.partial[start:] for start in range(len(task.partial)))
         partial_tokens = chain.from_iterable(self._spelling.agreeing(rest) for rest in rests)
-        return [*task.prefix, *partial_tokens, *required_tokens, *self._preferred]
+        return [*task.prefix, *partial_tokens, *required_tokens, *self._preferred, *tree_tokens]
 
     @torch.inference_mode()
     def _next_tokens(self, task: Task, count: int) -> list[int]:

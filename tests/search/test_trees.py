@@ -4,16 +4,20 @@ import itertools
 import math
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmt.decode.shortlist import Shortlist
 from nmt.errors import UserError
+from nmt.model.transformer import Transformer
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import DecodeRecipe, TokenizerRecipe, parse_recipe
+from nmt.recipe import DecodeRecipe, ModelRecipe, TokenizerRecipe, parse_recipe
 from nmt.search.beam_search import beam_search
 from nmt.search.hypothesis import Hypothesis
 from nmt.search.options import SearchOptions
@@ -199,6 +203,16 @@ def test_a_prefix_begins_a_tree(tokenizers: Tokenizers) -> None:
     for other in ("(S )NP", "dog", "XX"):
         with pytest.raises(UserError, match="no translation is possible"):
             translator.translate([line], [other])
+
+
+def test_a_shortlist_has_the_tokens_of_trees(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    size, none = tokenizers.tgt.vocab_size, np.zeros(0, np.int32)
+    Shortlist(size, none, np.zeros(tokenizers.src.vocab_size + 1, np.int32), none).save(tmp_path / "list", tokenizers)
+    recipe = ModelRecipe(d_model=8, d_ff=8, num_heads=2, num_decoder_layers=1, tied_embeddings="none")
+    model: Any = Transformer(recipe, tokenizers.src.vocab_size, size).eval()
+    translator = make_translator(model, tokenizers, trees=True, shortlist=tmp_path / "list")
+    (tree,) = translator.translate(["the old dog"])
+    assert is_tree(tree, 3)
 
 
 def test_other_tokenizers_are_an_error(tokenizers: Tokenizers) -> None:
