@@ -313,6 +313,7 @@ def test_info_names_the_language_and_why_ctranslate2_cannot_run_the_model(langua
         (("translate", "{lm}", "{text}", "--keep", "markup"), "remove decode.alignments, or markup from --keep"),
         (("translate", "{lm}", "{text}", "--split-sentences"), "decode.split_sentences is for translation"),
         (("translate", "{lm}", "{text}", "--set", "max_length_ratio=2"), "decode.max_length_ratio is for translation"),
+        (("translate", "{lm}", "{text}", "--set", "trees=true"), "decode.trees is for translation"),
         (("translate", "{lm}", "{text}", "--engine", "ctranslate2"), "is a language model"),
         (("heads", "{lm}", "{text}", "{other}"), "is a language model; it must be a translation model"),
         (("align", "{lm}", "{text}", "{other}"), "is a language model; it must be a translation model"),

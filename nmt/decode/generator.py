@@ -52,8 +52,8 @@ class TextGenerator(Translator):
         return super().unsupported | reasons | {"alignments": "a language model has no source"}
 
     def _set_decode(self, decode: DecodeRecipe) -> None:
-        names = ("alignments", "shortlist", "split_sentences", "min_length_ratio", "max_length_ratio", "fusion")
-        for name in names:
+        source_limits = ("min_length_ratio", "max_length_ratio")
+        for name in ("alignments", "shortlist", "split_sentences", *source_limits, "trees", "fusion"):
             if getattr(decode, name):
                 markup = ", or markup from --keep" if name == "alignments" else ""  # needs alignments
                 raise UserError(
