@@ -96,7 +96,10 @@ class LineEncoder:
         tasks = [Task(part.tokens, [], []) for part in parts]
         if tasks:
             tasks[0] = tasks[0]._replace(prefix=prefix, partial=partial)
-        return self._context.add(tasks, item.context, self.max_tokens, split=self._decode.split_sentences)
+        limit = self.max_tokens
+        if self._context.tgt_separator is not None:  # a language model with fewer positions reads the context too
+            limit = min(limit, self.options.max_tokens or limit)
+        return self._context.add(tasks, item.context, limit, split=self._decode.split_sentences)
 
     def required(self, required: Sequence[Required]) -> list[list[list[int]]]:
         """Tokenize the required phrases of a line and of the recipe."""

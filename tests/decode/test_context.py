@@ -189,6 +189,13 @@ def test_long_previous_translations_do_not_shorten_a_translation(load: Callable[
     assert all(len(one.pieces) >= num_tokens + 5 for one in found)
 
 
+def test_previous_translations_that_exceed_the_language_model_are_dropped(load: Callable[..., Path]) -> None:
+    translator = Translator.load(load(BOTH), "cpu", "fp32")
+    translator._encoder.limit_outputs(len(translator._tokenizers.tgt.encode(LINES[0])))  # few positions
+    without_context = translator.translate(["it is red"])
+    assert translator.translate(["it is red"], context=[[("he", LINES[0])]]) == without_context
+
+
 def test_ctranslate2_applies_constraints_to_the_sentence_alone(load: Callable[[Context], Path]) -> None:
     import_ctranslate2()
     path, contexts = load(BOTH), [[("a cat sees the dog", "the dog it it")], []]
