@@ -87,10 +87,11 @@ def choose(log_probs: Tensor, random: Tensor, decode: DecodeRecipe) -> Tensor:
         threshold = scaled.topk(min(decode.top_k, scaled.shape[-1]), dim=-1).values[..., -1:]
         scaled = scaled.masked_fill(scaled < threshold, -math.inf)
     if decode.top_p < 1.0:
-        probs = scaled.softmax(dim=-1).sort(dim=-1, descending=True).values
-        is_needed = probs.cumsum(dim=-1) - probs < decode.top_p  # the more probable tokens do not reach top_p
-        threshold = probs.masked_fill(~is_needed, 1.0).amin(dim=-1, keepdim=True)
-        scaled = scaled.masked_fill(scaled.softmax(dim=-1) < threshold, -math.inf)
+        probs = scaled.softmax(dim=-1)
+        descending = probs.sort(dim=-1, descending=True).values
+        is_needed = descending.cumsum(dim=-1) - descending < decode.top_p  # more probable tokens do not reach top_p
+        threshold = descending.masked_fill(~is_needed, 1.0).amin(dim=-1, keepdim=True)
+        scaled = scaled.masked_fill(probs < threshold, -math.inf)
     if decode.min_p > 0.0:
         threshold = scaled.amax(dim=-1, keepdim=True) + math.log(decode.min_p)
         scaled = scaled.masked_fill(scaled < threshold, -math.inf)
