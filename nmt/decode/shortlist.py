@@ -84,8 +84,8 @@ class Shortlist:
     def load(cls, path: Path, tokenizers: Tokenizers, languages: tuple[str, str] | None = None) -> Shortlist:
         """Read and verify a file.
 
-        Raises UserError if it is damaged, not a shortlist, or for other languages or tokenizers, which languages may
-        share. Files of earlier versions do not name their languages.
+        Raises UserError if it is damaged, not a shortlist, or for other languages or tokenizers. Comparing tokenizers
+        is not enough, because several languages may share them. Files of earlier versions do not name their languages.
         """
         try:
             with safe_open(reject_pipe(path), framework="numpy") as file:

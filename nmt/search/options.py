@@ -24,11 +24,11 @@ class SearchOptions:
     length_penalty: LengthPenalty = "gnmt"
     """Divisor of the log-probability; see `length_penalty`."""
     length_alpha: float = 0.6
-    """Exponent of the length penalty, from 0 to 10; with more, the penalty of a long output overflows float32."""
+    """Exponent of the length penalty, from 0 to 10; for long outputs, higher exponents overflow float32."""
     max_extra_tokens: int = 50
     """Maximum output length: this many tokens more than the input."""
     max_tokens: int | None = None
-    """Maximum output length for any input, such as the number of positions of the model."""
+    """Maximum output length for any input, such as what the positions of the model allow."""
     max_own_tokens: int | None = None
     """Maximum output length for any input, previous translations excluded."""
     separator: int | None = None

@@ -60,7 +60,7 @@ class _Union:
 
 @dataclass
 class RestrictedState:
-    """State of the model. candidates: (batch, vocab) of the sentences in the batch."""
+    """State of the wrapped model, and the candidates of the sentences in the batch, (batch, vocab) bool."""
 
     inner: StepState
     candidates: Tensor
