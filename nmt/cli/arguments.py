@@ -21,14 +21,14 @@ from nmt.text.lines import STANDARD_STREAM, read_lines, require_lines, require_s
 
 
 def find_recipe(name: str) -> Path:
-    """Return the path of a recipe file, or of the packaged one of that name."""
+    """Return the path of a recipe file, or of the packaged one of that name, even if a directory has the same name."""
     path = Path(name)
-    if not path.exists():
+    if path.is_dir() or not path.exists():
         packaged = packaged_files()
         if name in packaged:
             say(f"{name} comes with nmt; to edit a copy: nmt recipes {name} -o {name}.toml")
             return packaged[name]
-        if similar := get_close_matches(name, packaged, 1):
+        if not path.exists() and (similar := get_close_matches(name, packaged, 1)):
             raise typer.BadParameter(f"{name} does not exist; did you mean {similar[0]}, which `nmt recipes` lists?")
     check_inputs([path])
     return path

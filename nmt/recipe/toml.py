@@ -30,7 +30,7 @@ Root = TypeVar("Root", bound=Section)
 def load_recipe(path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
     """Load a TOML recipe and apply overrides such as `train.max_steps=100`.
 
-    path: a file, or the name of a recipe that comes with nmt
+    path: a file, or the name of a recipe that comes with nmt, even if a directory has the same name
 
     Raises RecipeError for a missing file, invalid TOML, an unknown option or an invalid value, and TypeError for
     overrides that are not a list of strings.
@@ -55,7 +55,7 @@ def load_any_recipe(path: Path | str, overrides: Sequence[str] = ()) -> Recipe |
 
 def _read(name: Path | str) -> str:
     path = Path(name)
-    if not path.exists():
+    if path.is_dir() or not path.exists():
         path = packaged_files().get(str(name), path)
     try:
         return path.read_text(encoding="utf-8-sig")  # accepts a byte order mark

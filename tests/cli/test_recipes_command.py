@@ -36,6 +36,9 @@ def test_file_takes_precedence_over_packaged_recipe(nmt: Nmt, tmp_path: Path, mo
     status, out, err = nmt("config", "quickstart")
     assert status == 0 and 'name = "quickstart"' in out
     assert err.startswith("quickstart comes with nmt; to edit a copy: nmt recipes quickstart -o ")
+    (tmp_path / "quickstart").mkdir()
+    assert nmt("config", "quickstart") == (status, out, err)
+    (tmp_path / "quickstart").rmdir()
     (tmp_path / "quickstart").write_text(packaged_recipes()["tatoeba-en-de"].read_text())
     status, out, err = nmt("config", "quickstart")
     assert (status, err) == (0, "") and 'name = "tatoeba-en-de"' in out

@@ -218,8 +218,13 @@ def test_recipes_are_frozen() -> None:
 
 
 @pytest.mark.parametrize("name", ["quickstart", Path("quickstart")])
-def test_recipes_that_come_with_nmt_are_loaded_by_name(name: str | Path) -> None:
+def test_recipes_that_come_with_nmt_are_loaded_by_name(
+    name: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert load_recipe(name, ["train.max_steps=3"]).train.max_steps == 3
+    (tmp_path / "quickstart").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(name).name == "quickstart"
 
 
 def test_unreadable_files_are_errors(tmp_path: Path) -> None:
