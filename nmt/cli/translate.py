@@ -149,7 +149,7 @@ def _override_decode(decode: DecodeRecipe, options: TranslateOptions, search: Ma
         overrides_by_name(overrides),
         resolved,
         has_ensemble=bool(options.ensemble),
-        needs_alignments=resolved.alignments,
+        needs_alignments=resolved.alignments or _aligns_markup(options),
     )
     if ineffective is not None:
         option, problem = ineffective
@@ -289,6 +289,11 @@ def _with_requirements(decode: DecodeRecipe, writer: RecordWriter, options: Tran
     changes: dict[str, Any] = {}
     if writer.distinct and not decode.sampling and decode.beam_groups == 1:  # the whole beam would not be diverse
         changes["n_best"] = max_hypotheses(decode)
-    if "markup" in options.kinds and options.engine != "ctranslate2":
+    if _aligns_markup(options):
         changes["alignments"] = True
     return decode.model_copy(update=changes)
+
+
+def _aligns_markup(options: TranslateOptions) -> bool:
+    """Return whether word alignments place the markup; CTranslate2 has none."""
+    return "markup" in options.kinds and options.engine != "ctranslate2"

@@ -64,6 +64,14 @@ def test_markup_selects_torch(model: Path, marked: Path, nmt: Nmt) -> None:
     assert "engine: CTranslate2" in err
 
 
+def test_options_of_alignments_affect_the_place_of_markup(model: Path, marked: Path, nmt: Nmt) -> None:
+    options = ("--keep", "markup", "--set", "alignment_heads=[0]")
+    status, out, _ = nmt("translate", model, marked, *options, "--engine", "torch")
+    assert status == 0 and "<b>" in out
+    status, _, err = nmt("translate", model, marked, *options, "--engine", "ctranslate2")
+    assert status == 2 and "alignment_heads has no effect without alignments" in err
+
+
 def test_json_lines_have_no_alignment(model: Path, marked: Path, nmt: Nmt) -> None:
     status, out, _ = nmt(
         "translate", model, marked, "--keep", "markup", "--output-format", "jsonl", "--engine", "torch"
