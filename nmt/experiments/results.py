@@ -165,8 +165,9 @@ def notes_on_training(runs: Sequence[Run]) -> Iterator[str]:
                 "folder (-o)"
             )
         for checkpoint in list_checkpoints(run.recipe.directory)[-1:]:
-            if problem := changed_start_model(run.recipe, TrainState.load(checkpoint)):
-                yield f"{run.name}: {problem}"
+            with suppress(UserError):  # damaged, or of an earlier version; the results do not depend on it
+                if problem := changed_start_model(run.recipe, TrainState.load(checkpoint)):
+                    yield f"{run.name}: {problem}"
 
 
 def warn_of_unpinned(runs: Sequence[Run]) -> None:

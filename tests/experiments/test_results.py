@@ -12,6 +12,7 @@ from nmt.experiments import results
 from nmt.experiments.intervals import Estimate
 from nmt.experiments.results import TestResult, VariantResult, read_results, result_tables
 from nmt.experiments.sweep import make_sweep
+from nmt.storage.run_folder import checkpoint_directory
 
 RECIPE = """
 name = "tiny"
@@ -100,6 +101,15 @@ def test_only_changes_that_affect_the_result_are_noted(
         (run.recipe.directory / "report.json").write_text(json.dumps(report))
         notes = list(results.notes_on_training([run]))
         assert [note.partition(": ")[2].partition(" during")[0] for note in notes] == expected
+
+
+def test_a_damaged_checkpoint_does_not_prevent_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    (run,) = make_sweep(tmp_path / "tiny.toml", 1, (), ()).runs(tmp_path / "out")
+    checkpoint_directory(run.recipe.directory, 1).mkdir(parents=True)
+    (run.recipe.directory / "report.json").write_text(json.dumps({"training": {"valid_nll": 1.0}}))
+    monkeypatch.setattr(results, "is_complete", lambda run: True)
+    assert list(results.notes_on_training([run])) == []
 
 
 def read_variants(missing: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[VariantResult, ...]:
