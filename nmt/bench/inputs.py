@@ -145,7 +145,9 @@ def _prepare_random_model(request: DecodingRequest, folder: Path) -> tuple[Path,
         raise CommandError("random weights need a tokenizer to read text; use --tokenizer, or remove --input")
     if request.source is None and request.tokenizer is not None:
         raise CommandError("--tokenizer has no effect without --input; use --input, or remove --tokenizer")
-    lengths = [] if request.output_tokens else ["min_length_ratio=1.0", "max_length_ratio=1.0"]
+    given = overrides_by_name(request.settings)
+    ratios = () if request.output_tokens else ("min_length_ratio", "max_length_ratio")
+    lengths = [f"{name}=1.0" for name in ratios if name not in given]
     positions = spec.recipe.model.max_positions
     decode = _decode(options, [*lengths, *request.settings], request.output_tokens, positions)
     write_random_model(folder / "model", spec.recipe.model_copy(update={"decode": decode}), tokenizers)

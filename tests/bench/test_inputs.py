@@ -96,6 +96,14 @@ def test_sentences_for_random_weights_are_numbers_or_text(recipe: Path, tmp_path
     assert (decode.min_tokens, decode.max_tokens) == (16, 16)
 
 
+def test_length_ratios_replace_those_of_random_weights(recipe: Path, tmp_path: Path) -> None:
+    for name, settings in (("longer", ("max_length_ratio=2",)), ("shorter", ("decode.min_length_ratio = 0.5",))):
+        options = request(recipe, vocab_size=70, settings=settings)
+        _, decode, _ = prepare_decoding(options, tmp_path / name)
+        expected = (1.0, 2.0) if name == "longer" else (0.5, 1.0)
+        assert (decode.min_length_ratio, decode.max_length_ratio) == expected
+
+
 def test_a_packaged_recipe_has_random_weights(tmp_path: Path) -> None:
     model, _, _ = prepare_decoding(request("multi30k-en-de", vocab_size=300, output_tokens=5), tmp_path)
     assert read_model_metadata(model).tgt_vocab_size == 300
