@@ -1,4 +1,4 @@
-"""Warnings of text that is probably misread and of constraints without effect, given while it is translated."""
+"""Warnings, during translation, of text that is probably misread and of constraints without effect."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def _have(number: int) -> str:
 
 
 def _with_format_warning(windows: Windows, name: str) -> Windows:
-    """Warn if the first window looks like a format other than plain text."""
-    for number, window in enumerate(windows):
-        if number == 0:
+    """Warn if the first lines look like a format other than plain text, unless an earlier command translated them."""
+    for window in windows:
+        if window[0].number == 1:
             warn_of_format(name, (record.line for record in window))
         yield window
 
@@ -103,20 +103,21 @@ def _with_column_warnings(windows: Windows, name: str) -> Windows:
     For TSV that is read without a header. Blank lines have no columns.
     """
     unequal = _AffectedLines()
-    expected = 0
+    expected = compared = 0  # columns of the first line that is not empty, and its number
     for window in windows:
         for record in window:
             columns = record.line.split("\t")
             if record.number == 1 and is_header(record.text or "", columns):
                 warn(f"{name}, line 1 looks like a header and is translated; set --header, or remove the line")
             if record.line:
-                expected = expected or len(columns)
+                if not compared:
+                    expected, compared = len(columns), record.number
                 if len(columns) != expected:
                     unequal.add(record.number)
         yield window
     if unequal.count:
         warn(
-            f"{unequal.describe(name)} a different number of columns than the first line ({expected}), so the "
+            f"{unequal.describe(name)} a different number of columns than line {compared:,} ({expected}), so the "
             "translations are in different columns; fix these lines"
         )
 

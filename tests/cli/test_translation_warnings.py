@@ -68,7 +68,7 @@ def test_constraints_of_lines_without_text_are_counted(
         (
             ["a dog\tx", "a cat", "a cow"],
             (),
-            "2 lines of {name} (first: line 2) have a different number of columns than the",
+            "2 lines of {name} (first: line 2) have a different number of columns than line 1 (2), so the",
         ),
         (["source\ttarget", "a cat\tx"], (), "{name}, line 1 looks like a header and is translated; set --header"),
         (["1\ten\tde", "2\ta cat\tx"], ("--column", 1), "{name}, line 1 looks like a header and is translated"),
