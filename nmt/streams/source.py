@@ -99,6 +99,13 @@ class Source:
         return f"{self.name} with {' and '.join(given)}" if given else self.name
 
     @property
+    def _units(self) -> tuple[str, str]:
+        """What has a line in the accompanying files, in singular and plural."""
+        if self.reader.format in DOCUMENT_FORMATS:
+            return "text segment", "text segments"
+        return "line of text", "lines of text"
+
+    @property
     def is_terminal(self) -> bool:
         """Whether the input is typed at a terminal."""
         return self.path == STANDARD_STREAM and os.isatty(_standard_input())
@@ -110,8 +117,7 @@ class Source:
         """
         if self.pipe is not None:
             return None
-        is_document = self.reader.format in DOCUMENT_FORMATS
-        unit, units = ("text segment", "text segments") if is_document else ("line of text", "lines of text")
+        unit, units = self._units
         count = sum(record.is_line for record in replace(self, prefixes=None, required=None).records())
         for path in filter(None, (self.prefixes, self.required)):
             num_lines = count_lines(path)
@@ -182,22 +188,17 @@ class Source:
     ) -> Iterator[Record]:
         """Combine each record with the line of the same number in another file."""
         lines = read_lines(path, self.invalid_utf8)
+        expected = f"it must have one line, possibly empty, per {self._units[0]}; check both"
         for record in records:
             if not record.is_line:
                 yield record
                 continue
             line = next(lines, None)
             if line is None:
-                raise UserError(
-                    f"{path} has {counted(record.number - 1, 'line')} and {self.name} has more; it must have one line, "
-                    "possibly empty, per line of text; check both"
-                )
+                raise UserError(f"{path} has {counted(record.number - 1, 'line')} and {self.name} has more; {expected}")
             yield add(record, line)
         if next(lines, None) is not None:
-            raise UserError(
-                f"{path} has more lines than {self.name}; it must have one line, possibly empty, per line of text; "
-                "check both"
-            )
+            raise UserError(f"{path} has more lines than {self.name} has {self._units[1]}; {expected}")
 
 
 def _with_required(record: Record, line: str) -> Record:

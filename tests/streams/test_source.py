@@ -258,7 +258,7 @@ def test_prefixes_must_match_the_number_of_lines_and_be_valid_utf8(tmp_path: Pat
     (tmp_path / "prefixes").write_text("eins\nzwei\ndrei\n")
     records = source.records()  # as for a pipe, whose lines are not counted in advance
     assert [next(records).prefix, next(records).prefix] == ["eins", "zwei"]
-    with pytest.raises(UserError, match=r"prefixes has more lines than .*in; it must have one"):
+    with pytest.raises(UserError, match=r"prefixes has more lines than .*in has lines of text; it must"):
         next(records)
     (tmp_path / "prefixes").write_bytes(b"eins\n\xff\n")
     with pytest.raises(UserError, match="prefixes, line 2: byte 0xff is not UTF-8"):
@@ -284,6 +284,17 @@ def test_the_end_of_a_document_is_not_a_line(tmp_path: Path) -> None:
         source = Source.open(path, RecordReader("html"), "error", prefixes)
         assert source.check() == len(lines)
         assert [record.prefix for record in source.records()] == [*lines, ""]
+
+
+def test_each_text_segment_of_a_piped_document_needs_a_prefix(pipe: tuple[int, int], tmp_path: Path) -> None:
+    reader, writer = pipe
+    os.write(writer, b"<p>One</p>\n<p>Two</p>\n")
+    os.close(writer)
+    (tmp_path / "prefixes").write_text("Eins\n")
+    page = PipeLines(reader, "page")
+    source = Source(Path("-"), RecordReader("html"), prefixes=tmp_path / "prefixes", pipe=page)
+    with pytest.raises(UserError, match=r"has 1 line and standard input has more; .* per text segment; check both"):
+        list(source.records())
 
 
 def test_subtitles_without_time_codes_are_an_error(tmp_path: Path) -> None:
