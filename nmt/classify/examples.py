@@ -106,7 +106,10 @@ class Examples:
 
 
 def read_labeled(corpora: Iterable[Corpus], recipe: ClassificationRecipe, split: str) -> list[LabeledTexts]:
-    """Read the examples of a split, with noise if the recipe has it; raises UserError as `read_pairs` does."""
+    """Read the examples of a split, with noise if the recipe has it.
+
+    Raises UserError if there are no examples, and as `read_pairs` does.
+    """
     # Texts have no languages; the fields of a dataset from the Hub must be named.
     options = ReadOptions(
         recipe.data.root, "src", "tgt", recipe.data.invalid_utf8, accept_integers=not recipe.data.has_pairs

@@ -60,7 +60,10 @@ def classify_files(
 
 
 def _read_gold(path: Path, names: Sequence[str], files: Sequence[Path]) -> list[int]:
-    """Read the class index of each line; raises UserError if a file has a different number of lines."""
+    """Read the class index of each line.
+
+    Raises UserError for an unknown or empty label, and if a file has a different number of lines.
+    """
     labels = [line.removesuffix("\r") for line in read_lines(path, allow_pipe=True)]
     indices = class_indices(labels, names, input_name(path))
     for file in filter(Path.is_file, files):

@@ -3,8 +3,8 @@
 Brackets match if label and span are equal, each at most once. Spans count words: the reference determines which leaves
 are punctuation. Precision, recall and F1 are computed from sums over all sentences. A hypothesis that is malformed, or
 whose number of leaves (words and punctuation marks) differs from that of its reference, has no predicted bracket. EVALB
-decides for both trees which leaves are punctuation and skips sentences whose numbers of words differ, which favors
-systems that produce many of them.
+identifies punctuation in each tree separately and skips sentences whose numbers of words differ, which favors systems
+with many such sentences.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def group_row(group: GroupScore) -> tuple[str, ...]:
 
 
 def leak_rows(counts: LeakCounts) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Count leaked test sentences under `LEAK_HEADER`: exact matches in the first row, near matches in the second."""
+    """Return the cells below `LEAK_HEADER` with their names: a row of exact matches, then one of near matches."""
     parts = counts.source, counts.reference, counts.both, counts.any
     return (
         ("exact", *(f"{part.exact:,}" for part in parts)),

@@ -73,7 +73,7 @@ class Sink:
         self._write_bytes(content)
 
     def end_member(self) -> None:
-        """End the current gzip member, if any; raises UserError if this fails, also when it failed earlier."""
+        """End the current gzip member, if any; raises UserError if this fails or failed earlier."""
         if self._is_damaged:
             raise UserError(f"{self._name} has an incomplete gzip member, which cannot be continued; translate again")
         if self._compressor is not None:
