@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -23,8 +24,13 @@ settings.register_profile("nmt", deadline=None)  # durations depend on the load 
 settings.load_profile("nmt")
 install_device_guard()
 
-for _name in ("GIT_DIR", "GIT_WORK_TREE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"):
-    os.environ.pop(_name, None)  # tests must not join the job or use the repository of the shell
+# Variables of the shell that would change results: its job, repository, terminal, seed, and settings of nmt and tools.
+_VARIABLES = re.compile(
+    "(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_.*|GIT_(DIR|INDEX_FILE|WORK_TREE)"
+    "|SACREBLEU_SEED|COLUMNS|FORCE_COLOR|TTY_COMPATIBLE|NMT_.*"
+)
+for _name in filter(_VARIABLES.fullmatch, list(os.environ)):
+    del os.environ[_name]
 
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
