@@ -125,12 +125,13 @@ def test_the_oldest_constraints_are_the_lower_bounds() -> None:
 def fake_python(tmp_path: Path) -> tuple[Path, Path, dict[str, str]]:
     """Make an environment whose Python only logs its arguments.
 
-    Returns the folder of the environment, the log, and the environment variables that select the environment.
+    Returns the folder of the environment, the log, and the environment variables that select the environment. With the
+    variable FAIL, installations fail.
     """
     venv, log = tmp_path / "venv", tmp_path / "log"
     (venv / "bin").mkdir(parents=True)
     python = venv / "bin" / "python"
-    python.write_text(f'#!/usr/bin/env bash\nprintf "%s\\n" "$*" >>"{log}"\n')
+    python.write_text(f'#!/usr/bin/env bash\nprintf "%s\\n" "$*" >>"{log}"\n[[ -z ${{FAIL-}} || $* != *install* ]]\n')
     python.chmod(0o755)
     return venv, log, {**os.environ, "NMT_VENV": str(venv)}
 
@@ -151,6 +152,17 @@ def test_the_environment_is_created_once(tmp_path: Path) -> None:
     assert "--editable" in installs[1]
     assert all(f"--constraint {ROOT / 'tools/constraints.txt'}" in line for line in installs)
     assert make() == (f"{venv}\n", [])
+
+
+def test_an_environment_is_incomplete_after_a_failed_installation(tmp_path: Path) -> None:
+    venv, _, environment = fake_python(tmp_path)
+    tool = [ROOT / "tools/environment"]
+    subprocess.run(tool, env=environment, capture_output=True, check=True)
+    (tmp_path / "other.txt").write_text("torch==1.0\n")
+    changed = {**environment, "NMT_CONSTRAINTS": str(tmp_path / "other.txt"), "FAIL": "yes"}
+    assert subprocess.run(tool, env=changed, capture_output=True, check=False).returncode == 1
+    repaired = subprocess.run(tool, env=environment, capture_output=True, text=True, check=True)
+    assert "installing nmt" in repaired.stderr and repaired.stdout == f"{venv}\n"
 
 
 def test_arguments_of_tools_test_go_to_pytest_and_coverage_is_reported(tmp_path: Path) -> None:
