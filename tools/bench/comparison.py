@@ -101,9 +101,13 @@ class SystemProcess:
             text=True,
             start_new_session=True,
         )
-        ready = self._read()["ready"]
+        try:
+            ready = self._read()["ready"]
+        except BaseException:  # no `with` block has begun that would end the system
+            self.__exit__()
+            raise
         self.measurement = Measurement(name, settings, ready["versions"], ready["seconds"])
-        self._signal(signal.SIGSTOP)
+        self._suspend()
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +131,7 @@ class SystemProcess:
             self._process.stdin.write("go\n")
             self._process.stdin.flush()
         answer = self._read()
-        self._signal(signal.SIGSTOP)
+        self._suspend()
         return answer
 
     def _read(self) -> dict[str, Any]:
@@ -139,8 +143,14 @@ class SystemProcess:
         self._log.seek(0)
         last = [text for text in self._log.read().splitlines() if text.strip()][-15:]
         sys.stderr.write("".join(f"  {text}\n" for text in last))
-        self._signal(signal.SIGKILL)
         raise UserError(f"{self._name} exited early; its last output is above; fix the cause, then rerun")
+
+    def _suspend(self) -> None:
+        """Suspend the system; returns when it is suspended or has exited."""
+        self._signal(signal.SIGSTOP)
+        _, status = os.waitpid(self._process.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            self._process.returncode = os.waitstatus_to_exitcode(status)
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
