@@ -186,10 +186,12 @@ def _require_known(task: str, name: str, settings: Mapping[str, str]) -> None:
         if value not in CHOICES.get(key, (value,)):
             raise UserError(f"{name}:{key} must be one of {', '.join(CHOICES[key])}, got {value!r}; correct it")
         try:
-            types.get(key, str)(value)
+            parsed = types.get(key, str)(value)
         except ValueError as error:
             kind = "an integer" if types[key] is int else "a number"
             raise UserError(f"{name}:{key} must be {kind}, got {value!r}; correct it") from error
+        if isinstance(parsed, int) and parsed < 1:
+            raise UserError(f"{name}:{key} must be at least 1, got {value}; correct it")
 
 
 def _compare_files(options: argparse.Namespace) -> None:
