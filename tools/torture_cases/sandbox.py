@@ -153,7 +153,7 @@ class Command:
         return self._status
 
     def wait_until(self, condition: Callable[[], bool], limit: float, problem: str) -> None:
-        """Wait up to `limit` seconds for a condition; raises SetupError, with this problem, if it is not fulfilled."""
+        """Wait up to `limit` seconds for a condition; raises SetupError with `problem` if it is still false."""
         end = time.monotonic() + limit
         while not condition():
             if time.monotonic() > end or self.wait(0.005) is not None:
