@@ -108,6 +108,8 @@ def main(arguments: Sequence[str]) -> int:
     for name in ("seconds", "measurement"):
         if not 0 < getattr(options, name) < math.inf:
             parser.error(f"--{name} must be a finite number above 0, got {getattr(options, name)}")
+    if options.data is not None and not options.data.is_dir():
+        parser.error(f"--data {options.data} is not a folder")
     ratios = []
     try:
         runs = runs_of(options.data and options.data.resolve(), options.only)

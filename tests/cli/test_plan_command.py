@@ -251,6 +251,9 @@ def test_plan_check_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> N
     assert line.startswith("plan-check: --only 'toys': there is no such run; runs: toy;")
     with pytest.raises(UserError, match=r"nmt prepare failed with exit status 2: .*missing\.toml"):
         plan_check.nmt("prepare", "missing.toml")
+    with pytest.raises(SystemExit, match="2"):
+        plan_check.main(["--data", "nowhere"])
+    assert "--data nowhere is not a folder" in capsys.readouterr().err
 
 
 def test_recipes_of_plan_check_are_valid(tmp_path: Path) -> None:
