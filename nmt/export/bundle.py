@@ -70,7 +70,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
             usage = ctranslate2_usage(loaded.metadata, tokenizers, out, options.repository, positions)
         else:
             generation = read_json(folder / "generation_config.json")
-            usage = huggingface_usage(generation, options.repository or str(out), loaded.metadata)
+            usage = huggingface_usage(generation, options.repository or str(out), loaded.metadata, tokenizers)
         card = write_card(loaded, options.target, options.license, usage, notes)
         _write(folder, {"README.md": card.encode()})
         require_new(out)  # another process may have created it in the meantime

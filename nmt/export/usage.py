@@ -9,6 +9,7 @@ from typing import Any
 from nmt.export.capabilities import length_exponent, max_hypotheses, unsupported_search_options
 from nmt.export.engine import search_arguments
 from nmt.export.generation import NON_SEARCH_OPTIONS, changed_options, forbidden_tokens
+from nmt.export.marian_vocabulary import marian_name
 from nmt.recipe import DecodeRecipe
 from nmt.search.options import SearchOptions
 from nmt.special_ids import EOS_ID
@@ -23,7 +24,7 @@ _SHOWN_FOR_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p")
 _DEFAULT_ARGUMENTS = {"patience": 1.0, "no_repeat_ngram_size": 0}
 
 
-def huggingface_usage(generation: Mapping[str, Any], name: str, metadata: ModelMetadata) -> str:
+def huggingface_usage(generation: Mapping[str, Any], name: str, metadata: ModelMetadata, tokenizers: Tokenizers) -> str:
     """Return a program that translates with transformers.
 
     generation: content of generation_config.json; name: folder or repository of the export
@@ -32,6 +33,12 @@ def huggingface_usage(generation: Mapping[str, Any], name: str, metadata: ModelM
     shown = (*_SHOWN, *_SHOWN_FOR_SAMPLING) if generation.get("do_sample") else _SHOWN
     options = "".join(f", {option}={generation[option]!r}" for option in shown if option in generation)
     extra = metadata.decode.max_extra_tokens + 1  # the source has EOS, the output BOS and EOS
+    encode = 'batch = tokenizer([sentence], return_tensors="pt")'
+    if tag := _tag_piece(metadata, tokenizers):
+        encode = (
+            f"tag = tokenizer.convert_tokens_to_ids({marian_name(tag)!r})\n"
+            '    batch = tokenizer.pad({"input_ids": [[tag, *tokenizer(sentence)["input_ids"]]]}, return_tensors="pt")'
+        )
     return f"""\
 {_unicode_import(unicode_form)}from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -43,7 +50,7 @@ def translate(sentence):
     sentence = {_normalized(unicode_form)}
     if not sentence:
         return ""
-    batch = tokenizer([sentence], return_tensors="pt")
+    {encode}
     longest = min(batch["input_ids"].shape[1] + {extra}, {generation["max_length"]})
     ids = model.generate(**batch{options}, max_length=longest)
     return tokenizer.batch_decode(ids, skip_special_tokens=True)[0]
@@ -62,9 +69,8 @@ def ctranslate2_usage(
     """
     source = "tokenizer.model" if tokenizers.joint else "tokenizer.src.model"
     target = "tokenizer.model" if tokenizers.joint else "tokenizer.tgt.model"
-    tag = ""
-    if metadata.decode.tag:
-        tag = f"{tokenizers.src.pieces([tokenizers.src.tag_id(metadata.decode.tag)])} + "
+    piece = _tag_piece(metadata, tokenizers)
+    tag = f"{[piece]} + " if piece else ""
     options = "".join(f"        {line},\n" for line in _ctranslate2_options(metadata, tokenizers))
     (eos,) = tokenizers.tgt.pieces([EOS_ID])
     imports = ""
@@ -96,6 +102,14 @@ def translate(sentence):
 
 
 print(translate("A sentence."))"""
+
+
+def _tag_piece(metadata: ModelMetadata, tokenizers: Tokenizers) -> str:
+    """Return the piece of the model's own tag; "" if it has none."""
+    if not metadata.decode.tag:
+        return ""
+    (piece,) = tokenizers.src.pieces([tokenizers.src.tag_id(metadata.decode.tag)])
+    return piece
 
 
 def _unicode_import(form: str) -> str:

@@ -95,6 +95,38 @@ def test_the_hugging_face_example_translates_like_nmt(
 
 
 @pytest.mark.slow
+@needs_transformers
+@pytest.mark.parametrize("tag", ["<term-end>", ">>deu<<"])
+def test_the_hugging_face_example_adds_the_tag(
+    tag: str, make_model: MakeModel, lines: list[str], tmp_path: Path, nmt: Nmt
+) -> None:
+    decode = DecodeRecipe(beam_size=1, length_penalty="power", max_extra_tokens=10, tag=tag)
+    model = make_model(marks_terms=True, decode=decode, seed=5)
+    if tag == ">>deu<<":  # as in imported models, with a preceding space
+        model = _with_code(model, tmp_path / "model")
+    export_model(model, tmp_path / "export", ExportOptions("huggingface"))
+    names = run_card(tmp_path / "export")
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
+    command = ("translate", model, tmp_path / "in", "--device", "cpu", "--precision", "fp32", "--engine", "torch")
+    ours, other = (nmt(*command, *more)[1].splitlines() for more in ((), ("--tag", "<term-source>")))
+    found = [names["translate"](line) for line in lines]
+    stable = stable_lines(perturbed_copies(model, tmp_path), decode, lines)
+    assert [found[number].split() for number in stable] == [ours[number].split() for number in stable]
+    assert found != other
+
+
+def _with_code(model: Path, out: Path) -> Path:
+    """Copy a model, and replace the piece of a tag with a language code."""
+    files: dict[str, bytes] = {path.name: path.read_bytes() for path in model.iterdir()}
+    del files["manifest.json"]
+    old, code = "<term-end>", Piece("\u2581>>deu<<", kind=PieceKind.user_symbol)
+    pieces = [code if piece.text == old else piece for piece in read_pieces(files["tokenizer.model"])]
+    files["tokenizer.model"] = with_pieces(files["tokenizer.model"], pieces)
+    write_directory(out, files)
+    return out
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
     [pytest.param("ctranslate2", marks=needs_ctranslate2), pytest.param("huggingface", marks=needs_transformers)],
@@ -163,7 +195,7 @@ def test_the_examples_load_the_folder_or_repository(make_model: MakeModel) -> No
     metadata, tokenizers = read_model_metadata(model), Tokenizers.load(model)
     folder = Path("some/where")
     generation, _ = to_generation_config(metadata.decode, 96, 64, [])
-    assert "from_pretrained('some/where')" in huggingface_usage(generation, "some/where", metadata)
+    assert "from_pretrained('some/where')" in huggingface_usage(generation, "some/where", metadata, tokenizers)
     assert "folder = 'some/where'" in ctranslate2_usage(metadata, tokenizers, folder, None, 1024)
     program = ctranslate2_usage(metadata, tokenizers, folder, "me/model", 1024)
     assert "folder = snapshot_download('me/model')" in program
