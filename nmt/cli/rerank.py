@@ -21,11 +21,11 @@ from nmt.cli.arguments import (
 )
 from nmt.decode.scoring import TextScorer
 from nmt.errors import UserError
-from nmt.evaluate.inputs import hint_at_unicode_form
+from nmt.evaluate.inputs import hint_at_unicode_form, tokenizer_of_run
 from nmt.evaluate.metrics import Scorer, make_scorer
 from nmt.evaluate.sentence_counts import SentenceMetric, sentence_counts
 from nmt.logs import counted, progress, say
-from nmt.recipe import NO_LANGUAGE, load_saved_recipe
+from nmt.recipe import NO_LANGUAGE
 from nmt.rerank.corpus_counts import CorpusMetric, Counts
 from nmt.rerank.mert import TunedWeights, TuningSet, tune
 from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
@@ -39,7 +39,7 @@ from nmt.rerank.rerank import (
     save_weights,
 )
 from nmt.storage.model_metadata import read_model_metadata, warn_of_missing_tag
-from nmt.storage.run_folder import find_model, is_replaceable
+from nmt.storage.run_folder import find_model
 from nmt.streams.output_checks import require_output
 from nmt.text.lines import input_name, read_lines, require_lines, require_same_length, warn_of_empty, warn_of_pairs
 from nmt.text.tokenizer import Tokenizers
@@ -138,10 +138,8 @@ def _load_models(models: Sequence[Path], reverse_models: Sequence[Path], device:
 def _make_scorer(model: Path, metric: CorpusMetric) -> Scorer:
     """Return the scorer of `nmt run`: with the tokenizer of the recipe, ignoring case if the model writes lowercase."""
     directory = find_model(model)
-    saved = [path / "recipe.toml" for path in (directory, directory.resolve().parent)]  # of a checkpoint, of a run
-    recipe = next((load_saved_recipe(path) for path in saved if path.is_file() and is_replaceable(path)), None)
-    tokenize = None if recipe is None else recipe.evaluate.tokenize
     lowercase = Tokenizers.load(directory).tgt.lowercases()
+    tokenize = tokenizer_of_run(directory)
     return make_scorer(metric, tgt_lang=languages(model)[1], tokenize=tokenize, lowercase=lowercase)
 
 

@@ -18,7 +18,8 @@ from nmt.evaluate.brackets import BracketF1
 from nmt.evaluate.metrics import Scorer, check_aligned, check_seed, make_scorer
 from nmt.evaluate.rouge import Rouge, warn_of_other_scripts
 from nmt.logs import counted, say, warn
-from nmt.recipe import Metric, Recipe
+from nmt.recipe import Metric, Recipe, load_saved_recipe
+from nmt.storage.run_folder import is_replaceable
 from nmt.text.clean import describe_invisible_characters
 from nmt.text.languages import HAN, KANA
 from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_empty, warn_of_equal, warn_of_fields
@@ -331,3 +332,10 @@ def scoring_options(recipe: Recipe, lowercase: bool, test: str | None = None) ->
     """
     tgt_lang = recipe.tgt_lang if test is None else recipe.data.test[test].languages(recipe)[1]
     return {"tgt_lang": tgt_lang, "tokenize": recipe.evaluate.tokenize, "lowercase": lowercase}
+
+
+def tokenizer_of_run(model: Path) -> str | None:
+    """Return `evaluate.tokenize` of the run of a model directory or checkpoint; None if not set or without a run."""
+    saved = [path / "recipe.toml" for path in (model, model.resolve().parent)]  # of a checkpoint, of a run
+    recipe = next((load_saved_recipe(path) for path in saved if path.is_file() and is_replaceable(path)), None)
+    return None if recipe is None else recipe.evaluate.tokenize

@@ -9,6 +9,7 @@ from typing import Any
 
 from nmt.checkpoint import LoadedModel
 from nmt.decode.translator import Translator
+from nmt.evaluate.inputs import tokenizer_of_run
 from nmt.evaluate.metrics import make_scorer
 from nmt.evaluate.tables import Table
 from nmt.heads.behavior import Behavior, measure_behavior
@@ -114,7 +115,7 @@ class Analysis:
 
 
 class MaskedBleu:
-    """BLEU of a model's translations with heads removed, with the model's search options."""
+    """BLEU of a model's translations with heads removed, with the search options and the tokenizer of its run."""
 
     def __init__(
         self, loaded: LoadedModel, tokenizers: Tokenizers, sources: Sequence[str], references: Sequence[str]
@@ -132,7 +133,12 @@ class MaskedBleu:
             reverse_target=metadata.reverse_target,
             max_tokens=metadata.max_tokens,
         )
-        self._scorer = make_scorer("bleu", tgt_lang=metadata.tgt_lang, lowercase=tokenizers.tgt.lowercases())
+        self._scorer = make_scorer(
+            "bleu",
+            tgt_lang=metadata.tgt_lang,
+            tokenize=tokenizer_of_run(loaded.directory),
+            lowercase=tokenizers.tgt.lowercases(),
+        )
         self._sources = sources
         self._references = references
         self.signature = ""

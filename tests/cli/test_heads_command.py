@@ -13,10 +13,11 @@ from nmt.checkpoint import LoadedModel, load_model
 from nmt.cli.heads import _numbers_to_keep
 from nmt.export.packages import is_installed
 from nmt.heads.analysis import MaskedBleu, analyze
-from nmt.recipe import NO_CONTEXT, Context, ModelRecipe
+from nmt.recipe import NO_CONTEXT, Context, ModelRecipe, dump_recipe, parse_recipe
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt, one_line
 from tests.cli.nasty_lines import sentence
+from tests.recipes import small_recipe
 
 CPU = ("--device", "cpu")
 
@@ -100,6 +101,19 @@ def test_bleu_uses_the_spacing_of_the_target_language(
     monkeypatch.setattr("nmt.heads.analysis.MaskedBleu", measure)
     analyze(replace(loaded, metadata=replace(loaded.metadata, tgt_lang=language)), ["a"], ["a"], 1, curves=False)
     assert found == [has_spaces]
+
+
+def test_bleu_uses_the_tokenizer_of_the_run(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "model")
+    corpora = 'train = [{ kind = "toy", pairs = 9 }]\nvalid = [{ kind = "toy", pairs = 9 }]'
+    for tokenize in ("char", "intl"):
+        recipe = parse_recipe(small_recipe(corpora, "max_steps = 1"), [f"evaluate.tokenize={tokenize}"])
+        (tmp_path / "recipe.toml").write_text(dump_recipe(recipe))
+        loaded = load_model(tmp_path, torch.device("cpu"))
+        japanese = replace(loaded, metadata=replace(loaded.metadata, tgt_lang="ja"))
+        measure = MaskedBleu(japanese, Tokenizers.load(loaded.directory), ["a"], ["a"])
+        measure.without([])
+        assert f"|tok:{tokenize}|" in measure.signature
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
