@@ -93,7 +93,7 @@ def align(
     directory = find_model(model)
     aligner = load_aligner(model, layer, heads, at, device, tag)
     if choose is not None:
-        reverse = None if reverse_model is None else WordAligner.load(reverse_model, device)
+        reverse = None if reverse_model is None else _load_reverse(reverse_model, device)
         aligner.attention = _choose(aligner, choose, reverse)
     if save_model is not None:
         _save(directory, aligner.attention, save_model)
@@ -109,6 +109,13 @@ def align(
                 bar.advance(1)
     if gold is not None:
         say(f"precision {score.precision:.4f}, recall {score.recall:.4f}, AER {score.error_rate:.4f} against {gold}")
+
+
+def _load_reverse(model: Path, device: str) -> WordAligner:
+    """Load the aligner of a target-to-source model; warn if the model needs a tag and has none."""
+    metadata = read_model_metadata(find_model(model))
+    warn_of_missing_tag(model, metadata, metadata.decode.tag, has_option=False)
+    return WordAligner.load(model, device)
 
 
 def _choose(aligner: WordAligner, valid: tuple[Path, Path], reverse: WordAligner | None) -> AlignmentAttention:

@@ -101,6 +101,18 @@ def test_choose_logs_uses_and_saves_the_attention(folder: Path, tmp_path: Path, 
         assert options[-2:] == ["--at", decode.alignment_at]
 
 
+def test_a_reverse_model_without_its_tag_is_named(folder: Path, tmp_path: Path, nmt: Nmt) -> None:
+    files: dict[str, bytes] = {path.name: path.read_bytes() for path in (folder / "reverse").iterdir()}
+    del files["manifest.json"]
+    files["model.toml"] += b'[tags]\n"<web>" = "de to en"\n'
+    write_directory(tmp_path / "tagged", files)
+    command = ("align", folder / "forward", folder / "src", folder / "tgt", "--choose", folder / "src", folder / "tgt")
+    for reverse, count in ((tmp_path / "tagged", 1), (folder / "reverse", 0)):
+        status, _, err = nmt(*command, "--reverse-model", reverse)
+        warning = f"warning: {reverse} was trained with a tag before every source sentence, and none is set; "
+        assert (status, err.count(warning)) == (0, count)
+
+
 @pytest.mark.slow
 def test_translations_come_with_their_alignments(folder: Path, nmt: Nmt) -> None:
     _, plain, _ = nmt("translate", folder / "forward", folder / "src", "--engine", "torch")
