@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,14 @@ from nmt.evaluate.inputs import hint_at_lowercase_output, scoring_options, warn_
 from nmt.evaluate.metrics import check_aligned, make_scorer
 from nmt.evaluate.significance import Comparison, compare_systems
 from nmt.evaluate.tables import Table
-from nmt.evaluate.translated import has_other_output, is_changed, output_name, references_digest, text_digest
+from nmt.evaluate.translated import (
+    context_digest,
+    has_other_output,
+    is_changed,
+    output_name,
+    references_digest,
+    text_digest,
+)
 from nmt.logs import warn
 from nmt.recipe import Recipe, load_saved_recipe, parse_saved_recipe
 from nmt.storage.run_folder import read_json_object, require_run
@@ -93,7 +100,9 @@ def compare_runs(
         )
     first = runs[0].recipe
     comparisons: dict[str, list[Comparison]] = {}
-    for test in _common_test_sets(runs).values():
+    for test, *others in _common_test_sets(runs):
+        for run, own in zip(runs, (test, *others), strict=True):
+            _require_same_context(run, own)
         systems = {run.name: read_translations(run.recipe, run.directory, test) for run in runs}
         warn_of_identical(systems, f"{test.name}: ")
         lowercase = _lowercases(runs, test.name)
@@ -135,14 +144,26 @@ def read_translations(recipe: Recipe, directory: Path, test: TestSet) -> list[st
     return lines
 
 
-def _common_test_sets(runs: Sequence[ComparedRun]) -> Mapping[str, TestSet]:
-    """Return the test sets that all recipes name, with the same text."""
+def _require_same_context(run: ComparedRun, test: TestSet) -> None:
+    """Raise UserError if the documents of a test set are not those with which a run translated it."""
+    if is_changed(run.directory, test.name, "context", context_digest(test.previous)):
+        raise UserError(
+            f"the documents of data.test.{test.name} have changed since {run.directory} translated it with their "
+            "context; restore the test set, or run `nmt run` again, which translates it"
+        )
+
+
+def _common_test_sets(runs: Sequence[ComparedRun]) -> list[list[TestSet]]:
+    """Return the test sets that all recipes name, with the same text: for each, as read by each run.
+
+    Their context differs between runs if `data.context` does.
+    """
     names = set.intersection(*(set(run.recipe.data.test) for run in runs))
     first, *others = [test_sets(_select_test_sets(run.recipe, names)) for run in runs]
-    common = {}
+    common = []
     for name, test in first.items():
         if all((tests[name].src, tests[name].refs) == (test.src, test.refs) for tests in others):
-            common[name] = test
+            common.append([test, *(tests[name] for tests in others)])
         else:
             warn(f"data.test.{name} is left out: its text is not the same in all runs")
     return common

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmt.evaluate.metrics import score_corpus
-from nmt.evaluate.translated import references_digest, text_digest
+from nmt.evaluate.translated import context_digest, references_digest, text_digest
 from tests.calling import Nmt, one_line
 
 RECIPE = """
@@ -167,6 +167,23 @@ def test_a_changed_test_set_is_not_scored_with_earlier_translations(runs: Path, 
     status, out, err = nmt("compare", "a", "b")
     assert (status, out) == (1, "")
     assert "data.test.heldout has changed since a/translations/heldout.de was written; restore the" in one_line(err)
+
+
+def test_translations_with_the_context_of_other_documents_are_not_compared(runs: Path, nmt: Nmt) -> None:
+    corpus = 'kind = "tsv"\npath = "test.tsv"\nsrc_column = 0\ntgt_column = 1\ndocument_column = 2'
+    for name in TRANSLATIONS:
+        recipe = (runs / name / "recipe.toml").read_text()
+        recipe = recipe.replace('kind = "text"\nsrc = "test.en"\ntgt = "test.de"', corpus)
+        recipe = recipe.replace("[data]\n", "[data]\ncontext = 1\n") if name == "b" else recipe
+        (runs / name / "recipe.toml").write_text(recipe)
+    test = {"name": "heldout", "context": context_digest([0, 1, 0, 1])}  # b uses context, a does not
+    (runs / "b" / "report.json").write_text(json.dumps({"tests": [test]}))
+    for documents, expected in (("xxyy", 0), ("xyyy", 1)):
+        rows = zip("abcd", REFERENCES, documents, strict=True)
+        (runs / "test.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+        status, _, err = nmt("compare", "a", "b", "--resamples", 10, "--trials", 10)
+        problem = "the documents of data.test.heldout have changed since b translated it with their context"
+        assert (status, problem in err) == (expected, bool(expected)), err
 
 
 def test_changed_references_give_a_warning(runs: Path, nmt: Nmt) -> None:
