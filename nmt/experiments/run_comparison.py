@@ -100,9 +100,10 @@ def compare_runs(
         )
     first = runs[0].recipe
     comparisons: dict[str, list[Comparison]] = {}
-    for test, *others in _common_test_sets(runs):
-        for run, own in zip(runs, (test, *others), strict=True):
-            _require_same_context(run, own)
+    for tests in _common_test_sets(runs):
+        for compared, own in zip(runs, tests, strict=True):
+            _require_same_context(compared, own)
+        test = tests[0]
         systems = {run.name: read_translations(run.recipe, run.directory, test) for run in runs}
         warn_of_identical(systems, f"{test.name}: ")
         lowercase = _lowercases(runs, test.name)
