@@ -23,7 +23,7 @@ from nmt.errors import UserError
 from nmt.logs import counted, warn
 from nmt.text.clean import normalize
 from nmt.text.lines import read_lines
-from nmt.text.words import find_words, split_words
+from nmt.text.words import Word, find_words, split_words
 
 _CASE = {"": False, "no": False, "yes": True}
 _COLUMNS = "source term, translation, and optionally yes (case-sensitive) or no, and a note"
@@ -171,10 +171,27 @@ class Glossary:
     def locate(self, text: str) -> list[tuple[Span, Term]]:
         """Return the terms in a line with their character spans, in order."""
         words = find_words(text)
+        matches = sorted(self._matches([word.text for word in words]), key=lambda match: match[0])
+        return self._outside_items(text, words, matches)
+
+    def overlapping(self, text: str) -> list[tuple[Span, Term]]:
+        """Return the matches in a line that `locate` leaves out, because they overlap others, best first.
+
+        They may be terms of a part of the line.
+        """
+        words = find_words(text)
+        texts = [word.text for word in words]
+        selected = set(self._matches(texts))
+        return self._outside_items(text, words, [match for match in self._ranked(texts) if match not in selected])
+
+    def _outside_items(
+        self, text: str, words: Sequence[Word], matches: Iterable[tuple[Span, Term]]
+    ) -> list[tuple[Span, Term]]:
+        """Return the matches that are not within an item, with character spans instead of spans of word indices."""
         items = self._find_items(text)  # disjoint, in order
         starts = [item_start for item_start, _ in items]
         located: list[tuple[Span, Term]] = []
-        for (first, after), term in sorted(self._matches([word.text for word in words]), key=lambda match: match[0]):
+        for (first, after), term in matches:
             start, end = words[first].start, words[after - 1].end
             index = bisect_right(starts, start) - 1  # the last item that begins at or before the term
             if index < 0 or items[index][1] < end:

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from nmt.decode.glossary import Required
+from nmt.decode.glossary import Required, Span, Term
 from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
@@ -259,17 +259,27 @@ class MemoryTranslator:
         return result
 
     def _key(self, item: TranslatorInput, n_best: int | None) -> bytes:
-        located = [] if item.glossary is None else item.glossary.locate(normalize(item.text, "none"))
-        annotates = self._settings.get("decode.glossary_mode") == "annotate"
-        terms = [[span, term.forms[0] if annotates else term.required] for span, term in located]
         content: list[object] = [self._settings_json, item.text, item.prefix, item.required]
+        terms: list[object] = []
+        overlapping: list[object] = []
+        if item.glossary is not None:
+            text = normalize(item.text, "none")
+            terms = self._describe(item.glossary.locate(text))
+            overlapping = self._describe(item.glossary.overlapping(text))
         if terms or item.context:
             content.append(terms)
         if item.context:
             content.append(item.context)
         if n_best is not None:
             content.append({"n_best": n_best})
+        if overlapping:
+            content.append({"overlapping": overlapping})
         return _sha256(json.dumps(content).encode())
+
+    def _describe(self, located: Iterable[tuple[Span, Term]]) -> list[object]:
+        """Return the spans of terms and what a translation depends on, as JSON values."""
+        annotates = self._settings.get("decode.glossary_mode") == "annotate"
+        return [[span, term.forms[0] if annotates else term.required] for span, term in located]
 
 
 def _translation(fields: list[Any]) -> Translation:

@@ -110,6 +110,17 @@ def test_only_the_terms_of_a_line_count(tmp_path: Path) -> None:
     assert reused(Term("c", ("x",))) == [False, False]
 
 
+def test_overlapping_terms_are_part_of_the_key(tmp_path: Path) -> None:
+    """A line that is split between `a` and `b` gets the term `b` instead of `a b`."""
+    fake, forms = FakeTranslator(), ("x",)
+    translator = remembering(tmp_path / "m", fake)
+    long, short = Term("a b", forms), Term("b", forms)
+    for terms, is_new in (([long], True), ([long, short], True), ([long, Term("d", forms)], False), ([long], False)):
+        before = translator.lines_reused
+        translator.start_translation([TranslatorInput("a b c", glossary=Glossary(terms))])()
+        assert (translator.lines_reused == before) == is_new
+
+
 @pytest.mark.parametrize("mode", ["annotate", "constrain"])
 def test_the_words_of_terms_are_part_of_the_key(tmp_path: Path, mode: str) -> None:
     """The model reads each annotation after its term; each part of a split line gets the terms in it."""
