@@ -189,6 +189,13 @@ class PreservingTranslator:
         """Return a line or its translation as the wrapped translator reads or writes it."""
         return self._parse(text).text
 
+    def _plain_phrase(self, required: Required) -> Required:
+        """Return a required phrase, or its alternatives, without tags; a phrase that consists of tags stays."""
+        if isinstance(required, str):
+            plain = self.without_tags(required)
+            return plain if plain.strip() else required
+        return tuple(str(self._plain_phrase(form)) for form in required)
+
     def start_translation(self, inputs: Sequence[TranslatorInput]) -> Finish:
         """See `TextTranslator.start_translation`; fallbacks run when the returned function is called.
 
@@ -225,7 +232,9 @@ class PreservingTranslator:
         context = tuple(map(self._plain, item.context))
         grammar = self._grammar.with_fixed(marked.fixed)
         glossary = item.glossary and item.glossary.outside(grammar.spans)
-        plain = item._replace(text=marked.text, context=context, glossary=glossary)
+        required = tuple(map(self._plain_phrase, item.required))
+        prefix = self.without_tags(item.prefix)
+        plain = TranslatorInput(marked.text, prefix, required, context, glossary)
         requested = grammar.find_target(self._requested(plain, self._translator.require))
         return _Line(marked, grammar, grammar.find_source(marked.text), plain, requested)
 

@@ -403,6 +403,13 @@ def test_split_lines_that_do_not_meet_the_constraints_are_counted(
     assert translator.fallbacks == Fallbacks(split=1, unmet=unmet)
 
 
+def test_prefixes_and_required_phrases_are_read_as_markup() -> None:
+    required = ("Q&amp;A", "<i>Katze</i>")
+    item = TranslatorInput("<b>see</b> dogs &amp; cats", prefix="<b>R&amp;D</b>", required=required)
+    ((best,),) = keeping(NoisyTranslator(0.0)).start_translation([item])()
+    assert best.text == "<b>R&amp;D see</b> dogs &amp; cats Q&amp;A Katze"
+
+
 @pytest.mark.parametrize(("line", "prefix", "unmet"), [("see {x} now", "S\u00edehe", 0), ("{x} see now", "siehe", 1)])
 def test_split_lines_without_their_prefix_are_counted(line: str, prefix: str, unmet: int) -> None:
     script = Script({line: "", "see": "S\u00edehe  da", "see now": "siehe", "now": "jetzt"})
