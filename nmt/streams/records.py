@@ -148,6 +148,11 @@ class Record:
         """Whether the record counts as a line, unlike the rest of a document."""
         return self.segment is None or bool(self.text)
 
+    @property
+    def has_translation(self) -> bool:
+        """Whether there is a text to translate; it may be empty, because a language model continues empty lines."""
+        return self.is_line and self.text is not None
+
     def glossary(self, other: Glossary | None) -> Glossary | None:
         """Return the terms of this record and, for the words that none of them matches, of another glossary."""
         return Glossary(self.terms, other) if self.terms else other
@@ -393,11 +398,14 @@ class RecordWriter:
         return "\t".join(columns) + "\n"
 
     def _object(self, record: Record, translations: Sequence[Translation]) -> str:
-        fields = _fields(translations[0])
-        if self.n_best > 1:
-            fields["n_best"] = [_fields(translation) for translation in translations[: self.n_best]]
         if record.text is None:
-            fields = dict.fromkeys(fields)
+            fields: dict[str, Any] = dict.fromkeys(
+                written_fields(n_best=self.n_best > 1, alignment=self.with_alignments)
+            )
+        else:
+            fields = _fields(translations[0])
+            if self.n_best > 1:
+                fields["n_best"] = [_fields(translation) for translation in translations[: self.n_best]]
         match self.reader.format:
             case "text":
                 line = _dump(_nested(self.reader.field, record.line.removesuffix("\r")))

@@ -134,8 +134,8 @@ class WindowTranslator:
         before = _special_lines(translators)
         has_target = self.translator.context.has_target
         start = self._start_documents if has_target else self._start_records
-        finish = start([record for record in window if record.is_line], by_constraints)
-        rest = {record.number: [Translation("", 0.0, 0.0, [])] for record in window if not record.is_line}
+        finish = start([record for record in window if record.has_translation], by_constraints)
+        rest = {record.number: [Translation("", 0.0, 0.0, [])] for record in window if not record.has_translation}
         split, longer, reused = (now - then for now, then in zip(_special_lines(translators), before, strict=True))
 
         def result() -> TranslatedWindow:
