@@ -95,8 +95,7 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
             await asyncio.to_thread(_check_terms, lines, body, model)
         _check_context_and_attention(body, len(lines))
         if body.stream_tokens:
-            if (body.beam_size or model.decode.beam_size) > 1:
-                raise HTTPException(400, "stream_tokens needs greedy search; set beam_size to 1")
+            _check_streamed_tokens(body, model)
             partial_texts, lines = with_text_events(lines)
             chunks = service.stream(request, model, replace(options, stream_tokens=True), lines)
             return await stream_events(merge(_line_events(chunks, options), partial_texts))
@@ -259,6 +258,14 @@ def _check_context_and_attention(body: TranslateRequest, num_lines: int) -> None
         raise HTTPException(400, "attention needs a request with one text and without stream; send the text alone")
     if body.attention:
         _require_defaults(body, ["context"], "attention")
+
+
+def _check_streamed_tokens(body: TranslateRequest, model: ServedModel) -> None:
+    """Raise HTTPException if a search has several hypotheses or samples, whose tokens cannot be streamed."""
+    if not model.decode.sampling and (body.beam_size or model.decode.beam_size) > 1:
+        raise HTTPException(400, "stream_tokens needs greedy search; set beam_size to 1")
+    if model.decode.sampling and max(body.n_best, model.decode.n_best) > 1:
+        raise HTTPException(400, "stream_tokens needs a single sample; set n_best to 1, or leave out stream_tokens")
 
 
 def _check_terms(lines: Sequence[Line], body: TranslateRequest, model: ServedModel) -> None:

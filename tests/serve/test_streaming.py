@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from fastapi.testclient import TestClient
 
 from nmt.decode.task import TranslatorInput
 from nmt.decode.translation import Translation
+from nmt.decode.translator import Translator
 from nmt.serve.app import build_app
 from nmt.serve.batching import BatchingOptions, QueueFullError
 from nmt.serve.events import Event, merge
 from nmt.serve.service import Limits
-from tests.serve.conftest import EchoTranslator, MakeService
+from nmt.storage.model_metadata import read_model_metadata
+from tests.serve.conftest import EchoTranslator, MakeService, serve_model
 
 LINES = [f"line {number}" for number in range(12)]
 
@@ -177,3 +180,14 @@ def test_tokens_need_a_greedy_search(client: TestClient) -> None:
     response = client.post("/v1/translate", json={"text": "a", "stream_tokens": True})
     assert response.status_code == 400
     assert response.json()["error"] == "stream_tokens needs greedy search; set beam_size to 1"
+
+
+def test_tokens_of_a_single_sample_are_streamed(model: Path, translator: Translator) -> None:
+    """A beam size has no effect on samples, so a request cannot set it to 1."""
+    decode = read_model_metadata(model).decode.model_copy(update={"sampling": True, "n_best": 1})
+    body = {"text": "The cat sees a dog.", "stream_tokens": True}
+    with serve_model(translator, decode) as client:
+        events = read_events(client.post("/v1/translate", json=body))
+        assert {name for name, _ in events} == {"text", "line", "done"}
+        response = client.post("/v1/translate", json=body | {"n_best": 2})
+        assert response.json()["error"].startswith("stream_tokens needs a single sample; set n_best to 1")
