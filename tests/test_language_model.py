@@ -194,6 +194,8 @@ def test_a_server_rejects_fields_that_a_language_model_ignores(language_model: P
             ("translate", {"text": "the old", "alternatives": True, "n_best": 2}, "alternatives is not supported"),
             ("translate", {"text": "", "prefix": "the old"}, "prefix is not supported: "),
             ("translate", {"text": "the old", "glossary": [["old", "new"]]}, "glossary is not supported: "),
+            ("translate", {"text": "the old", "keep": ["numbers"]}, "keep is not supported: "),
+            ("translate", {"text": "<p>the old", "format": "html"}, "format html is not supported: "),
             ("score", {"pairs": [["", "a"], ["the old", "a"]]}, "pair 2 has a source, which lm ignores"),
         ):
             response = client.post(f"/v1/{path}", json=body)
@@ -310,7 +312,8 @@ def test_info_names_the_language_and_why_ctranslate2_cannot_run_the_model(langua
         (("score", "{lm}", "{text}", "{other}"), "is a language model, which scores SRC; leave out TGT"),
         (("translate", "{lm}", "{text}", "--prefixes", "{text}"), "prefixes and glossaries are for translation"),
         (("translate", "{lm}", "{text}", "--with-alignments"), "decode.alignments is for translation"),
-        (("translate", "{lm}", "{text}", "--keep", "markup"), "remove decode.alignments, or markup from --keep"),
+        (("translate", "{lm}", "{text}", "--keep", "numbers"), "is a language model; leave out --keep"),
+        (("translate", "{lm}", "{text}", "--input-format", "html"), "html input is for translation; "),
         (("translate", "{lm}", "{text}", "--split-sentences"), "decode.split_sentences is for translation"),
         (("translate", "{lm}", "{text}", "--set", "max_length_ratio=2"), "decode.max_length_ratio is for translation"),
         (("translate", "{lm}", "{text}", "--set", "trees=true"), "decode.trees is for translation"),
@@ -331,6 +334,25 @@ def test_unsupported_commands_and_options_are_one_line_errors(
     assert out == ""
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_null_texts_are_not_continued(nmt: Nmt, tmp_path: Path) -> None:
+    write_random_model(tmp_path / "model", recipe_of(tmp_path), numbered_word_tokenizers(80))
+    lines = tmp_path / "in.jsonl"
+    lines.write_text('{"text": null}\n{"text": ""}\n')
+    options = ("--output-format", "text", "--beam-size", 1, "--set", "min_tokens=2", "--device", "cpu")
+    code, out, err = nmt("translate", tmp_path / "model", lines, *options)
+    null, blank, _ = out.split("\n")
+    assert (code, null, bool(blank)) == (0, "", True), err
+
+
+def test_prefixes_and_terms_of_json_lines_are_rejected_before_any_line(nmt: Nmt, tmp_path: Path) -> None:
+    write_random_model(tmp_path / "model", recipe_of(tmp_path), numbered_word_tokenizers(80))
+    lines = tmp_path / "in.jsonl"
+    for field in ({"prefix": "w2"}, {"glossary": [["w1", "w2"]]}):
+        lines.write_text(f'{{"text": "w1"}}\n{json.dumps({"text": "w1"} | field)}\n')
+        code, out, err = nmt("translate", tmp_path / "model", lines, "--window", 1, "--device", "cpu")
+        assert (code, out) == (1, "") and "prefixes and glossaries are for translation" in err
 
 
 def test_a_right_to_left_model_cannot_continue_a_line(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ class Translate(TranslateOptions):
 
         paths = [self.model, *(self.ensemble or ())]
         models, metadata = _find_models(paths)
+        _require_translation(self, metadata)
         decode = _override_decode(metadata.decode, self, search)
         if self.in_format != "jsonl":  # whose lines may have their own tags
             warn_of_missing_tag(self.model, metadata, decode.tag)
@@ -78,7 +79,9 @@ class Translate(TranslateOptions):
         request = TranslatorRequest(
             models, needed, self.device, num_batches, writer.shows_scores, self.memory, self.memory_limit
         )
-        choice = choose_engine(self.engine, self.precision, request, required=source.has_required(decode))
+        required = source.has_required(decode)
+        source.require_supported(decode, metadata, required=required)
+        choice = choose_engine(self.engine, self.precision, request, required=required)
         if self.kinds:
             warn_of_unspaced_markup(self.kinds, (metadata.src_lang, metadata.tgt_lang))
         settings, names = model_settings(models, decode, choice)
@@ -126,6 +129,16 @@ def _find_models(paths: Sequence[Path]) -> tuple[list[Path], ModelMetadata]:
     for path, model_metadata in zip(paths, metadata, strict=True):
         warn_of_run(path, model_metadata)
     return models, metadata[0]
+
+
+def _require_translation(options: TranslateOptions, metadata: ModelMetadata) -> None:
+    """Raise UserError if a language model, which continues lines, should keep items or the layout of a document."""
+    if not (options.kinds and metadata.is_language_model):
+        return
+    given, remedy = "--keep", "leave out --keep"
+    if options.in_format in DOCUMENT_FORMATS:
+        given, remedy = f"{options.in_format} input", "use --input-format text"
+    raise UserError(f"{given} is for translation; {options.model} is a language model; {remedy}")
 
 
 def _override_decode(decode: DecodeRecipe, options: TranslateOptions, search: Mapping[str, object]) -> DecodeRecipe:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from nmt.decode.line_encoder import CONTINUES_LINES
 from nmt.decode.task import TranslatorInput
 from nmt.decode.translation import Translation
 from nmt.decode.translator import Translator
@@ -29,9 +30,7 @@ class TextGenerator(Translator):
     ) -> Callable[[], list[list[Translation]]]:
         """Start the continuation of each line; see `Translator.start_translation`."""
         if any(item.prefix or item.glossary is not None for item in inputs):
-            raise UserError(
-                "prefixes and glossaries are for translation; a language model continues each line; leave out both"
-            )
+            raise UserError(CONTINUES_LINES)
         if self._reverse_target and any(item.text for item in inputs):
             raise UserError(
                 "this language model predicts text from right to left; continuing a line needs a left-to-right model; "
@@ -47,7 +46,7 @@ class TextGenerator(Translator):
     @property
     def unsupported(self) -> dict[str, str]:
         """See `TextTranslator.unsupported`."""
-        fields = ("prefix", "partial_word", "alternatives", "glossary")
+        fields = ("prefix", "partial_word", "alternatives", "glossary", "keep")
         reasons = dict.fromkeys(fields, "a language model continues the text; give it the beginning")
         return super().unsupported | reasons | {"alignments": "a language model has no source"}
 
@@ -55,9 +54,8 @@ class TextGenerator(Translator):
         source_limits = ("min_length_ratio", "max_length_ratio")
         for name in ("alignments", "shortlist", "split_sentences", *source_limits, "trees", "fusion"):
             if getattr(decode, name):
-                markup = ", or markup from --keep" if name == "alignments" else ""  # needs alignments
                 raise UserError(
-                    f"decode.{name} is for translation; a language model has no source; remove decode.{name}{markup}"
+                    f"decode.{name} is for translation; a language model has no source; remove decode.{name}"
                 )
         super()._set_decode(decode)
 

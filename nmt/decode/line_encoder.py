@@ -20,6 +20,7 @@ from nmt.text.term_markup import Mark, TermMarkers, token_span
 from nmt.text.tokenizer import Tokenizers
 
 RIGHT_TO_LEFT = "the model decodes from right to left; prefixes need a left-to-right model"
+CONTINUES_LINES = "prefixes and glossaries are for translation; a language model continues each line; leave out both"
 
 
 class LineEncoder:

@@ -22,7 +22,7 @@ from nmt.decode.translation import Attention, Translation
 from nmt.errors import UserError
 from nmt.recipe import NO_LANGUAGE
 from nmt.serve.access import check_access
-from nmt.serve.documents import join_documents, split_texts
+from nmt.serve.documents import join_documents, require_markup, split_texts
 from nmt.serve.events import Event, merge, stream_events, with_text_events
 from nmt.serve.libretranslate import add_libretranslate_api
 from nmt.serve.messages import JsonLine, ScoreRequest, SentencesRequest, TranslateRequest, request_schema
@@ -195,6 +195,7 @@ def _check_combinations(body: TranslateRequest, model: ServedModel) -> None:
     for name, reason in model.unsupported.items():
         if getattr(body, name, None):
             raise HTTPException(400, f"{name} is not supported: {reason}")
+    require_markup(body.format, model.unsupported)
     max_n_best = _MAX_N_BEST
     if not body.alternatives:
         max_n_best = max(max_n_best, model.decode.n_best, model.decode.beam_size)

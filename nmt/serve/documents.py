@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple, assert_never
 
@@ -23,6 +23,12 @@ class Document(NamedTuple):
 
     segments: list[DocumentSegment]
     end: str = ""
+
+
+def require_markup(kind: TextFormat, unsupported: Mapping[str, str]) -> None:
+    """Raise HTTPException for pages and subtitles if the model does not keep markup. unsupported: reasons by field"""
+    if kind != "text" and "keep" in unsupported:
+        raise HTTPException(400, f"format {kind} is not supported: {unsupported['keep']}")
 
 
 def split_texts(texts: Sequence[str], kind: TextFormat, max_lines: int) -> list[Document]:

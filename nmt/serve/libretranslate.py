@@ -12,7 +12,7 @@ from nmt.errors import UserError
 from nmt.export.capabilities import max_hypotheses
 from nmt.recipe import NO_LANGUAGE
 from nmt.serve.detection import Detected, rank_languages
-from nmt.serve.documents import TextFormat, join_documents, split_texts
+from nmt.serve.documents import TextFormat, join_documents, require_markup, split_texts
 from nmt.serve.messages import DetectRequest, JsonLine, LibreTranslateRequest, request_schema
 from nmt.serve.models import Line, RequestOptions, ServedModel
 from nmt.serve.service import Service
@@ -50,6 +50,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         segments = [segment.text for document in documents for segment in document.segments]
         detected = _detect(service, segments, body.target)[0] if body.source == "auto" else None
         model = _find_model(service, detected.language if detected else body.source, body.target)
+        require_markup(kind, model.unsupported)
         n_best = 1
         if body.alternatives:
             # Different token sequences may decode to the same text, so distinct alternatives need the whole beam. With

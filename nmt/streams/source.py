@@ -14,10 +14,12 @@ from pathlib import Path
 from time import monotonic
 
 from nmt.decode.glossary import Glossary, split_forms
+from nmt.decode.line_encoder import CONTINUES_LINES, RIGHT_TO_LEFT
 from nmt.decode.task import Previous
 from nmt.errors import UserError
 from nmt.logs import counted
 from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.streams.records import DOCUMENT_FORMATS, Record, RecordReader
 from nmt.text.context import is_blank
 from nmt.text.lines import (
@@ -167,6 +169,32 @@ class Source:
         if self.pipe is not None or self.reader.format != "jsonl":
             return False
         return any(record.required or (record.terms and not annotates) for record in self.records())
+
+    def require_supported(self, decode: DecodeRecipe, metadata: ModelMetadata, *, required: bool) -> None:
+        """Raise UserError for constraints of lines that sampling or the model does not support, before translation.
+
+        The fields of a pipe are checked when they arrive. required: see `has_required`
+        """
+        if metadata.is_language_model and (self.glossary is not None or self._has_terms() or self._has_prefix()):
+            raise UserError(CONTINUES_LINES)
+        if metadata.reverse_target and self._has_prefix():
+            raise UserError(f"{RIGHT_TO_LEFT}; remove the prefixes")
+        if decode.sampling and required:
+            raise UserError(
+                "sampling does not support required phrases and glossaries; they need beam search; set decode.sampling "
+                "to false, or leave out both"
+            )
+
+    def _has_prefix(self) -> bool:
+        """Return whether a line of --prefixes or of a JSON Lines file has a prefix."""
+        if self.pipe is not None:
+            return self.prefixes is not None and any(map(str.strip, read_lines(self.prefixes, self.invalid_utf8)))
+        may_have = self.prefixes is not None or self.reader.format == "jsonl"
+        return may_have and any(record.prefix.strip() for record in self.records())
+
+    def _has_terms(self) -> bool:
+        """Return whether a line of a JSON Lines file has glossary terms."""
+        return self.pipe is None and self.reader.format == "jsonl" and any(record.terms for record in self.records())
 
     def _with_prefix(self, record: Record, line: str) -> Record:
         if record.prefix and line.strip():

@@ -138,3 +138,15 @@ def test_the_error_for_required_phrases_in_a_pipe_names_the_engine_option(
     message = err.splitlines()[-1]
     assert message.startswith("nmt: line 2: CTranslate2 does not support the required phrases or glossary")
     assert "use --engine torch" in message
+
+
+@pytest.mark.parametrize("field", ['"required": ["dog"]', '"glossary": [["a", "b"]]'])
+def test_samples_with_required_phrases_are_rejected_before_any_line(
+    model: Path, nmt: Nmt, tmp_path: Path, field: str
+) -> None:
+    lines = tmp_path / "in.jsonl"
+    lines.write_text(f'{{"text": "a"}}\n{{"text": "a", {field}}}\n')
+    options = ("--set", "sampling=true", "--window", 1, "--device", "cpu", "--engine", "torch")
+    code, out, err = nmt("translate", model, lines, *options)
+    assert (code, out) == (1, "")
+    assert "sampling does not support required phrases and glossaries; " in err

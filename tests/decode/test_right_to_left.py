@@ -21,6 +21,7 @@ from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata
 from nmt.storage.sealed import write_directory
 from nmt.text.tokenizer import Tokenizers
+from tests.calling import Nmt
 
 LINES = ["w1 w2 w3 w4 w5 w6", "", "w7 w8 w9", "w10 w4 w11 w7 w4 w1 w8 w3 w12 w4 w11 w7"]
 DECODE = DecodeRecipe(beam_size=3, n_best=2, max_extra_tokens=4)
@@ -135,3 +136,11 @@ def test_reading_order_keeps_eos_last_and_needs_no_scores() -> None:
     assert in_reading_order([-1.0, -2.0, -3.0]) == [-2.0, -1.0, -3.0]
     assert in_reading_order([-1.0]) == [-1.0]
     assert in_reading_order([]) == []  # CTranslate2 without scores
+
+
+def test_prefixes_are_rejected_before_any_line(models: tuple[Path, Path], nmt: Nmt, tmp_path: Path) -> None:
+    lines = tmp_path / "in.jsonl"
+    lines.write_text('{"text": "w1"}\n{"text": "w1", "prefix": "w2"}\n')
+    code, out, err = nmt("translate", models[1], lines, "--window", 1, "--device", "cpu")
+    assert (code, out) == (1, "")
+    assert "the model decodes from right to left; prefixes need a left-to-right model; remove the prefixes" in err
