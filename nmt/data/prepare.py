@@ -46,7 +46,7 @@ from nmt.errors import UserError
 from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.cores import num_cores
 from nmt.processes.parallel import map_in_order
-from nmt.recipe import Corpus, Recipe, TreesCorpus, named_files
+from nmt.recipe import Corpus, Recipe, has_tree_vocabulary, named_files
 from nmt.special_ids import EOS_ID
 from nmt.storage.checksums import require_undamaged, sha256_of, write_checked
 from nmt.storage.sealed import link_or_copy
@@ -373,8 +373,10 @@ def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Token
             yield last_sentence(src), last_sentence(tgt)
 
     options = recipe.tokenizer.model_copy(update={"user_symbols": planned_symbols(recipe)})
-    only_trees = all(isinstance(corpus, TreesCorpus) for corpus in recipe.data.train)
-    tree_tokens = {token for _, tree in sample() for token in tree.split()} if only_trees else ()
+    tree_tokens: set[str] = set()
+    if has_tree_vocabulary(recipe):
+        for frame, mask in text.frames():  # the sample may skip pairs with rare brackets
+            tree_tokens.update(token for _, tree in frame.select(mask) for token in last_sentence(tree).split())
     return train_tokenizers(sample, options, directory, tuple(tags), sorted(tree_tokens))
 
 

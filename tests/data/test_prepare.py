@@ -38,6 +38,21 @@ def test_each_bracket_of_a_tree_is_one_token(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("(SQ XX )SQ")) == "(SQ XX )SQ"  # a label that no training tree has
 
 
+def test_brackets_of_trees_that_an_epoch_skips_are_tokens(tmp_path: Path) -> None:
+    """With weights of 8 and 1, an epoch and the sample for the tokenizer have a tenth of the second corpus."""
+    (tmp_path / "text").mkdir()
+    for name, labels in (("common", ["VP"] * 90), ("rare", [f"L{chr(ord('A') + n)}" for n in range(20)])):
+        lines = [f"(S (NP (NN w{n % 9}) (NN v{n // 9})) ({label} (VB x)))\n" for n, label in enumerate(labels)]
+        (tmp_path / "text" / name).write_text("".join(lines))
+    corpora = (
+        "data.train=[{kind='trees',path='common',weight=8.0},{kind='trees',path='rare'}]",
+        "data.valid=[{kind='trees',path='rare'}]",
+    )
+    options = ("tgt_lang='zxx'", "tokenizer.joint=false", "tokenizer.vocab_size=276", "model.tied_embeddings='decoder'")
+    symbols = prepare(recipe_for(tmp_path, "run", *corpora, *options)).tokenizers.tgt.user_symbols()
+    assert len([symbol for symbol in symbols if symbol.startswith("▁(L")]) == 20
+
+
 def test_store_has_the_clean_pairs_in_order(folder: Path) -> None:
     prepared = prepare(recipe_for(folder))
     store = PairStore(prepared.directory, "train")
