@@ -38,7 +38,9 @@ def reused_tokenizers(recipe: Recipe) -> Tokenizers | None:
     if recipe.train.glossary_markup:
         TermMarkers.find(tokenizers, "train.glossary_markup")
     if recipe.train.subword_sampling:
-        tokenizers.src.vocabulary()  # raises an error for characters and bytes
+        sides = {"src": (tokenizers.src,), "tgt": (tokenizers.tgt,), "both": (tokenizers.src, tokenizers.tgt)}
+        for tokenizer in sides[recipe.train.subword_sampling_sides]:
+            tokenizer.vocabulary()  # raises an error for characters and bytes
     return tokenizers
 
 

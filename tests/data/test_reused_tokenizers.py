@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 
 from nmt.data.prepare import Prepared, prepare
-from nmt.data.reused_tokenizers import expected_vocab_sizes
+from nmt.data.reused_tokenizers import expected_vocab_sizes, reused_tokenizers
 from nmt.errors import UserError
 from nmt.recipe import Recipe, TokenizerRecipe, parse_recipe
 from nmt.storage.sealed import CorruptError, write_directory
@@ -254,6 +254,22 @@ def test_subword_sampling_with_a_character_tokenizer_is_an_error(folder: Path) -
     with pytest.raises(UserError, match="neither a bpe nor a unigram model; subword sampling needs one of them"):
         prepare(recipe)
     assert not (folder / "run" / "data").exists()
+
+
+def test_subword_sampling_needs_subwords_only_on_its_sides(folder: Path, tokenizers: dict[str, Tokenizers]) -> None:
+    options = TokenizerRecipe(algorithm="char", user_symbols=("<web>", "<old>"))
+    characters = train_tokenizers(lambda: PAIRS, options, folder).src
+    subwords = tokenizers["bpe, separate"].src
+    for run, pair, sides in (
+        ("first", Tokenizers(subwords, characters), "src"),
+        ("second", Tokenizers(characters, subwords), "tgt"),
+    ):
+        for name, sampled in (("both", "both"), ("other", "tgt" if sides == "src" else "src")):
+            sampling = (f"train.subword_sampling_sides='{sampled}'", "train.subword_sampling=0.1")
+            with pytest.raises(UserError, match="neither a bpe nor a unigram model"):
+                reused_tokenizers(recipe_for(folder, f"{run} {name}", pair, *sampling))
+        sampling = (f"train.subword_sampling_sides='{sides}'", "train.subword_sampling=0.1")
+        assert reused_tokenizers(recipe_for(folder, run, pair, *sampling)) is not None
 
 
 @pytest.mark.slow
