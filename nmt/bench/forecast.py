@@ -35,7 +35,7 @@ from nmt.train.batching import Workload, plan_of_epoch, update_statistics
 from nmt.train.data import TrainingData
 from nmt.train.disk_space import disk_need, model_parameters
 from nmt.train.memory import MemoryProbe, checkpoint_copy_bytes, missing_moment_bytes
-from nmt.train.resume import changed_learning_rate, require_same_identity, require_used_options
+from nmt.train.resume import changed_learning_rate, require_same_identity, require_same_text, require_used_options
 from nmt.train.state import TrainState, require_same_run
 from nmt.train.trainer import Trainer
 from nmt.train.validate import validate
@@ -88,6 +88,7 @@ def rejection(recipe: Recipe) -> str:
             if is_prepared:
                 report = load_prepared(directory).report
                 require_same_identity(recipe, state, training_identity(report, directory, recipe))
+                require_same_text(recipe)  # its alignment files
             if state.limits_reached(recipe.train):
                 require_used_options(recipe, state, checkpoint)
             changed_learning_rate(recipe, load_saved_recipe(checkpoint / "recipe.toml"), state)

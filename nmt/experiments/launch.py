@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import torch
 
-from nmt.alignment.training import require_alignment_files
+from nmt.alignment.training import changed_alignment, require_alignment_files
 from nmt.data.corpus import require_files
 from nmt.data.fingerprint import outdated_splits, preparation_options, read_report
 from nmt.data.folder import replacing
@@ -312,12 +312,14 @@ def _copy_data(source: Path, target: Path) -> None:
 
 
 def _has_same_text(recipe: Recipe) -> bool:
-    """Return whether a model exists, and prepared text (if it still exists) and translated test sets are up to date.
+    """Return whether a model exists, and text, its alignments (if they still exist) and translations are up to date.
 
     Does not query the Hub, which could time out for each run.
     """
     prepared, run = recipe.data_directory, recipe.directory
     if read_report(prepared) is not None and outdated_splits(recipe, prepared, warns=False, asks_hub=False):
+        return False
+    if changed_alignment(recipe):
         return False
     if not (run / "model" / MODEL).is_file():
         return False

@@ -308,6 +308,23 @@ def test_a_run_that_cannot_be_resumed_with_the_recipe_is_named(recipe: Path, tmp
 
 
 @pytest.mark.slow
+def test_changed_word_alignments_are_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "train.tsv").write_text(
+        "".join(f"the dog sees {n} cats\tder Hund sieht {n} Katzen\n" for n in range(300))
+    )
+    links = tmp_path / "links"
+    links.write_text("0-0 1-1 2-2 3-3 4-4\n" * 300)
+    corpus = f"data.train=[{{kind='tsv', path='{tmp_path}/train.tsv', alignment='{links}'}}]"
+    changes = [corpus, "train.guided_alignment=true"]
+    assert nmt("train", recipe, *changes, "train.max_steps=1")[0] == 0
+    links.write_text("0-0\n" * 300)
+    status, _, err = nmt("plan", recipe, "--seconds", 0, *changes, "train.max_steps=2")
+    assert status == 0, err
+    assert "nmt train rejects this recipe" in err and "data.train.0.alignment has changed since" in err
+    assert not (tmp_path / "run" / "plan.json").exists()
+
+
+@pytest.mark.slow
 def test_text_that_is_not_that_of_the_checkpoints_is_named(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     """The tokenizer is given, so `nmt prepare` does not notice changed text after the prepared text is deleted."""
     lines = [f"the dog sees {n} cats\tder Hund sieht {n} Katzen\n" for n in range(300)]

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from nmt.alignment.training import prepare_links
+from nmt.data.prepare import prepare
 from nmt.experiments import launch
 from nmt.experiments.sweep import make_sweep
 from nmt.logs import progress
 from nmt.processes.interruption import Interrupted, interruptible
+from nmt.recipe import parse_recipe
 
 RECIPE = """
 name = "tiny"
@@ -62,3 +65,23 @@ def test_runs_do_not_import_from_the_working_directory(tmp_path: Path, monkeypat
     with (tmp_path / "log").open("ab") as log:
         assert launch._popen(["--version"], {}, log).wait() == 0
     assert (tmp_path / "log").read_text().startswith("nmt ")
+
+
+@pytest.mark.slow
+def test_text_is_not_the_same_after_its_word_alignments_change(tmp_path: Path) -> None:
+    """A deleted file leaves the alignments that were made from it."""
+    text = {"train.en": "the dog sees {} cats", "train.de": "der Hund sieht {} Katzen", "links": "0-0 1-1 2-2 3-3 4-4"}
+    for name, line in text.items():
+        (tmp_path / name).write_text("".join(f"{line.format(n)}\n" for n in range(300)))
+    corpus = "kind='text', src='train.en', tgt='train.de'"
+    options = [f"run_dir='{tmp_path / 'run'}'", f"data.root='{tmp_path}'", f"data.valid=[{{{corpus}}}]"]
+    options += ["tokenizer.vocab_size=300", "train.guided_alignment=true", "data.workers=1"]
+    recipe = parse_recipe(RECIPE, [*options, f"data.train=[{{{corpus}, alignment='links'}}]"])
+    prepare_links(prepare(recipe), recipe)
+    (tmp_path / "run" / "model").mkdir()
+    (tmp_path / "run" / "model" / "model.toml").touch()
+    assert launch._has_same_text(recipe)
+    (tmp_path / "links").write_text("0-0\n" * 300)
+    assert not launch._has_same_text(recipe)
+    (tmp_path / "links").unlink()
+    assert launch._has_same_text(recipe)
