@@ -50,6 +50,7 @@ class ContextEncoder:
         """Prepend the previous sentences of a line to the tasks of its parts.
 
         Without target context, a part also gets the parts before it. If they exceed the limit, the oldest are dropped.
+        As in training, sentences without text on either side are left out.
 
         limit: maximum number of source tokens, and of target tokens; the translation of a sentence is expected to have
                at most twice as many tokens as the sentence, or as many as its prefix
@@ -65,7 +66,7 @@ class ContextEncoder:
                 )
             return list(tasks)
         sentences = [sentence for line in previous for sentence in self._sentences(line, split)]
-        encoded = [self._encode(sentence) for sentence in sentences[-self.context.size :]]
+        encoded = [self._encode(sentence) for sentence in sentences[-self.context.size :] if self._has_text(sentence)]
         separator = self._separators.src
         tasks_with_context = []
         for task in tasks:
@@ -86,6 +87,11 @@ class ContextEncoder:
         if split and isinstance(previous, str):
             return list(split_sentences(normalize(previous, self._form)))
         return [previous]
+
+    def _has_text(self, previous: Previous) -> bool:
+        """Return whether a previous sentence, and its translation if it has one, have text."""
+        sides = (previous,) if isinstance(previous, str) else previous
+        return all(normalize(side, self._form) for side in sides)
 
     def _encode(self, previous: Previous) -> tuple[list[int], list[int]]:
         """Return the tokens of a previous sentence and of its translation, with separators."""

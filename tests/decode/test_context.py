@@ -359,6 +359,15 @@ def test_parts_of_a_line_are_in_the_context_of_later_parts(tokenizer: Tokenizer)
     assert found[0].sentence == ids(tokenizer, "It is red.", "He likes it.", LINES[1])
 
 
+def test_previous_sentences_without_text_are_left_out(tokenizer: Tokenizer) -> None:
+    """They are not blank lines, but a line of only tags without these, or of invisible characters."""
+    tokenizers, task = Tokenizers(tokenizer, tokenizer), Task(tokenizer.encode(LINES[1]), [], [])
+    (found,) = ContextEncoder(SOURCE, tokenizers, "NFC").add([task], [LINES[0], "\u200b"], 99)
+    assert found.sentence == ids(tokenizer, LINES[0], LINES[1])
+    (found,) = ContextEncoder(BOTH, tokenizers, "NFC").add([task], [(LINES[0], "he"), ("", "")], 99)
+    assert (found.sentence, len(found.prefix)) == (ids(tokenizer, LINES[0], LINES[1]), len(ids(tokenizer, "he", "")))
+
+
 def test_a_separator_in_the_text_becomes_the_unknown_token(tokenizer: Tokenizer) -> None:
     separator, text = tokenizer.tag_id("<sep>"), "a <sep> dog"
     task = Task(tokenizer.encode(text), [], [])
