@@ -346,7 +346,7 @@ class Recipe(Section):
     @field_validator("decode")
     @classmethod
     def _follow_training(cls, decode: DecodeRecipe, info: ValidationInfo) -> DecodeRecipe:
-        """Select the head that guided alignment trains; annotate terms by default if training marks them."""
+        """Set two defaults: the head that guided alignment trains, and annotation if training marks terms."""
         train = info.data.get("train")
         changes: dict[str, object] = {}
         if train is not None and train.guided_alignment:
@@ -358,7 +358,7 @@ class Recipe(Section):
             changes["alignment_heads"] = decode.alignment_heads or (0,)
         if train is not None and train.glossary_markup and "glossary_mode" not in decode.model_fields_set:
             changes["glossary_mode"] = "annotate"
-        return decode.model_copy(update=changes) if changes else decode
+        return DecodeRecipe.model_construct(decode.model_fields_set, **(dict(decode) | changes))
 
     @model_validator(mode="after")
     def _markup_fits(self) -> Recipe:
@@ -398,7 +398,7 @@ class Recipe(Section):
     def _sections_fit_together(self, info: ValidationInfo) -> Recipe:
         if info.context is not SAVED:
             require_effect(self)
-        if self.model.tied_embeddings == "three-way" and not self.tokenizer.joint:
+        if self.model.tied_embeddings == "three-way" and self._is_known("tied_embeddings") and not self.tokenizer.joint:
             raise ValueError(
                 "tokenizer.joint is false, but three-way tied embeddings need one vocabulary; "
                 "set tokenizer.joint to true or model.tied_embeddings to 'decoder'"
@@ -415,12 +415,13 @@ class Recipe(Section):
         if self.model.architecture == "gru" and self.train.shapes == "fixed":
             raise ValueError("train.shapes is 'fixed', which architecture 'gru' does not support; set it to 'auto'")
         layers, heads = self.model.cross_attentions
-        if self.decode.alignment_layer is not None and self.decode.alignment_layer >= layers:
+        layer = self.decode.alignment_layer
+        if layer is not None and layer >= layers and self._is_known("num_decoder_layers"):
             raise ValueError(
-                f"decode.alignment_layer is {self.decode.alignment_layer}; the decoder has layers 0 to "
-                f"{layers - 1}; choose one of them"
+                f"decode.alignment_layer is {layer}; the decoder has layers 0 to {layers - 1}; choose one of them"
             )
-        if wrong := [head for head in self.decode.alignment_heads if head >= heads]:
+        wrong = [head for head in self.decode.alignment_heads if head >= heads]
+        if wrong and self._is_known("num_heads"):
             raise ValueError(
                 f"decode.alignment_heads names head {wrong[0]}; layers have heads 0 to {heads - 1}; choose from these"
             )
@@ -431,7 +432,7 @@ class Recipe(Section):
             )
         require_known_tags(self)
         self._require_language_model()
-        if self.data.max_tokens + 1 > self.model.max_positions:
+        if self.data.max_tokens + 1 > self.model.max_positions and self._is_known("max_positions"):
             raise ValueError(
                 f"data.max_tokens is {self.data.max_tokens}; the model also needs a position for EOS; "
                 f"set model.max_positions to {self.data.max_tokens + 1} or more"
@@ -447,6 +448,10 @@ class Recipe(Section):
                 f"set train.micro_batch_tokens to {self.data.max_tokens + 1} or more, or lower data.max_tokens"
             )
         return self
+
+    def _is_known(self, option: str) -> bool:
+        """Return whether an option of the model section is final: without a value, it is that of the initial model."""
+        return self.train.start_from is None or option in self.model.model_fields_set
 
     def _require_language_model(self) -> None:
         """Raise ValueError if corpora or options of a language model need a source, or if other corpora have none."""

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.errors import UserError
+from nmt.errors import RecipeError, UserError
 from nmt.models import build_model
-from nmt.recipe import DecodeRecipe, ModelRecipe, Recipe
+from nmt.recipe import DecodeRecipe, ModelRecipe, Recipe, parse_recipe, revalidate
 from nmt.train import warm_start
 from nmt.train.warm_start import (
     _added_rows,
@@ -88,6 +88,43 @@ def test_alignments_come_from_the_initial_model_unless_the_recipe_chooses() -> N
     for chosen in ({"alignment_layer": 0}, {"alignment_heads": (0,)}, {"alignment_at": "output"}):
         decode = DecodeRecipe.model_validate(chosen)
         assert _with_alignments_of(start, decode) == decode
+
+
+TUNED = """
+name = "tuned"
+src_lang = "en"
+tgt_lang = "de"
+data = { train = [{ kind = "toy" }], valid = [{ kind = "toy", split = "valid" }] }
+train = { start_from = "start" }
+"""
+
+
+def test_guided_alignment_trains_the_head_of_the_initial_model_unless_the_recipe_chooses() -> None:
+    start = DecodeRecipe(alignment_layer=1, alignment_heads=(3,), alignment_at="input")
+    guided = parse_recipe(TUNED, ["train.guided_alignment=true"]).decode
+    assert guided.alignment_heads == (0,)  # without an initial model
+    found = _with_alignments_of(start, guided)
+    assert (found.alignment_layer, found.alignment_heads, found.alignment_at) == (1, (3,), "input")
+    chosen = parse_recipe(TUNED, ["train.guided_alignment=true", "decode.alignment_heads=[0]"]).decode
+    assert _with_alignments_of(start, chosen) == chosen
+
+
+@pytest.mark.parametrize(
+    ("overrides", "model"),
+    [
+        (["decode.alignments=true", "decode.alignment_layer=8"], "num_decoder_layers=12"),
+        (["decode.alignments=true", "decode.alignment_heads=[12]"], "num_heads=16"),
+        (["data.max_tokens=1_500"], "max_positions=2_048"),
+        (["tokenizer.joint=false"], "tied_embeddings=decoder"),
+    ],
+)
+def test_options_are_compared_with_the_architecture_of_the_initial_model(overrides: list[str], model: str) -> None:
+    recipe = parse_recipe(TUNED, overrides)  # the architecture is not known yet
+    with pytest.raises(RecipeError):
+        revalidate(recipe)
+    assert revalidate(parse_recipe(TUNED, [*overrides, f"model.{model}"])).train.start_from == Path("start")
+    with pytest.raises(RecipeError):
+        parse_recipe(TUNED, [*overrides, "train.start_from="])
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "char"])
