@@ -6,6 +6,7 @@ from nmt.data.fingerprint import read_report
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.decode.context import ContextEncoder
 from nmt.decode.language_model import require_fusible
+from nmt.decode.line_encoder import LineEncoder
 from nmt.decode.shortlist import Shortlist
 from nmt.errors import UserError
 from nmt.recipe import Recipe
@@ -38,12 +39,24 @@ def require_decoding_inputs(recipe: Recipe) -> None:
 
 
 def require_decoding(recipe: Recipe, tokenizers: Tokenizers) -> None:
-    """Raise UserError for options that do not fit the tokenizers, or the context of the model."""
+    """Raise UserError for options that do not fit the tokenizers, the context or the positions of the model."""
     decode, data = recipe.decode, recipe.data
-    ContextEncoder(data.context_options, tokenizers, data.unicode_form).require_supported(decode)
-    for tag in (decode.tag, *(corpus.tag for corpus in data.test.values())):
-        if tag is not None:
-            tokenizers.src.tag_id(tag)
+    context = ContextEncoder(data.context_options, tokenizers, data.unicode_form)
+    context.require_supported(decode)
+    encoder = LineEncoder(
+        tokenizers,
+        decode,
+        context,
+        unicode_form=data.unicode_form,
+        max_positions=recipe.model.max_positions,
+        max_tokens=data.max_tokens,
+        reverse_target=data.reverse_target,
+        allows_digits=True,
+    )
+    encoder.required(())
+    for corpus in data.test.values():
+        if corpus.tag is not None:
+            tokenizers.src.tag_id(corpus.tag)
     if decode.shortlist is not None:
         Shortlist.load(decode.shortlist, tokenizers, (recipe.src_lang, recipe.tgt_lang))
     if decode.trees:

@@ -303,6 +303,26 @@ def test_length_ratios_of_a_model_with_context_are_an_early_error(recipe: Path, 
     assert not list_checkpoints(run)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("decode.glossary_mode=annotate", "the model has no term markers, which decode.glossary_mode 'annotate' needs"),
+        ("decode={require=['Katze'], max_tokens=1}", "the required phrases 'Katze' have "),
+    ],
+)
+def test_search_options_that_the_model_does_not_support_are_an_early_error(
+    option: str, message: str, recipe: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    """If the tokenizer is reused, before the text is prepared."""
+    assert nmt("prepare", recipe, f"run_dir={tmp_path / 'first'}")[0] == 0
+    options = ("model.d_ff=64", f"tokenizer={{start_from='{tmp_path / 'first'}'}}", option)
+    status, _, err = nmt("train", recipe, f"run_dir={tmp_path / 'run'}", *options)
+    assert status == 1
+    assert message in one_line(err)
+    assert not (tmp_path / "run" / "data").exists()
+
+
 def test_the_disk_of_linked_checkpoints_counts(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").mkdir()
