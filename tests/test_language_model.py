@@ -349,8 +349,8 @@ def test_null_texts_are_not_continued(nmt: Nmt, tmp_path: Path) -> None:
 def test_prefixes_and_terms_of_json_lines_are_rejected_before_any_line(nmt: Nmt, tmp_path: Path) -> None:
     write_random_model(tmp_path / "model", recipe_of(tmp_path), numbered_word_tokenizers(80))
     lines = tmp_path / "in.jsonl"
-    for field in ({"prefix": "w2"}, {"glossary": [["w1", "w2"]]}):
-        lines.write_text(f'{{"text": "w1"}}\n{json.dumps({"text": "w1"} | field)}\n')
+    for field in ('"prefix": "w2"', '"glossary": [["w1", "w2"]]'):
+        lines.write_text(f'{{"text": "w1"}}\n{{"text": "w1", {field}}}\n')
         code, out, err = nmt("translate", tmp_path / "model", lines, "--window", 1, "--device", "cpu")
         assert (code, out) == (1, "") and "prefixes and glossaries are for translation" in err
 
