@@ -93,7 +93,12 @@ def prepare_data(runs: Sequence[Run]) -> list[Run]:
             _require_idle(run)
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        options = {**preparation_options(run.recipe), "root": str(run.recipe.data.root)}
+        data = run.recipe.data
+        # The options of preparation exclude the folders of absolute paths.
+        corpora = [
+            corpus.model_dump(mode="json", exclude={"weight", "alignment"}) for corpus in data.train + data.valid
+        ]
+        options = {**preparation_options(with_start_model(run.recipe)), "root": str(data.root), "corpora": corpora}
         options["reused"] = _identify_tokenizers(run.recipe)
         groups.setdefault(json.dumps(options, sort_keys=True, default=str), []).append(run)
     failed: list[Run] = []

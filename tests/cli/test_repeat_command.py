@@ -68,6 +68,20 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
+def test_files_of_the_same_name_in_other_folders_are_other_text(recipe: Path, nmt: Nmt) -> None:
+    for folder in ("raw", "clean"):
+        Path(folder).mkdir()
+        Path(folder, "train.tsv").write_text("".join(f"{n} {folder} dogs\t{n} Hunde\n" for n in range(300)))
+    corpora = ",".join(f"[{{kind='tsv', path='{Path.cwd() / folder}/train.tsv'}}]" for folder in ("raw", "clean"))
+    options = ("--vary", f"data.train={corpora}", "tokenizer.vocab_size=300", "--seeds", 1, "-o", "out")
+    status, _, err = nmt("repeat", recipe, *options, "--prepare-only")
+    assert status == 0, err
+    reports = [json.loads(path.read_text()) for path in Path("out").glob("*/seed-1/data/prepare.json")]
+    assert len({report["inputs"][0]["sha256"] for report in reports}) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_variants_are_run_on_the_same_text_and_compared(
     recipe: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
