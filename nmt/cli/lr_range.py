@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from nmt.alignment.training import changed_alignment
 from nmt.cli.arguments import Overrides, RecipeArgument, file_path, require_plot
 from nmt.cli.metric_options import print_results
 from nmt.data.corpus import require_files
@@ -50,7 +51,7 @@ def lr_range(
     require_plot("-o", out)
     loaded = with_start_model(load_recipe(recipe, overrides or ()))
     prepared = load_prepared(loaded.data_directory)
-    if "train" in outdated_splits(loaded, prepared.directory):
+    if "train" in outdated_splits(loaded, prepared.directory) or changed_alignment(loaded):
         require_files(loaded.data.train, loaded.data.root)
         raise UserError(
             f"{prepared.directory} was prepared from other text or with other options; it must match the recipe; run "

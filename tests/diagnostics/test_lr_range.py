@@ -163,6 +163,19 @@ def test_the_text_must_be_that_of_the_recipe(recipe: Path, tmp_path: Path, nmt: 
     assert not (tmp_path / "out.png").exists()
 
 
+@pytest.mark.slow
+def test_the_word_alignments_must_be_those_of_the_recipe(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
+    (tmp_path / "train.tsv").write_text("".join(f"the dog sees {n}\tder Hund sieht {n}\n" for n in range(300)))
+    (tmp_path / "links").write_text("0-0 1-1 2-2 3-3\n" * 300)
+    corpus = f"data.train=[{{kind='tsv', path='{tmp_path}/train.tsv', alignment='{tmp_path}/links'}}]"
+    options = (recipe, f"run_dir={tmp_path / 'run'}", corpus, "tokenizer.vocab_size=300", "train.guided_alignment=true")
+    assert nmt("prepare", *options)[0] == 0
+    (tmp_path / "links").write_text("0-0\n" * 300)
+    status, _, err = nmt("lr-range", *options, "-o", tmp_path / "rates.png", "--updates", 20)
+    assert status == 1
+    assert "was prepared from other text or with other options" in err
+
+
 def test_wrong_rates_missing_text_and_wrong_outputs_are_errors(recipe: Path, tmp_path: Path, nmt: Nmt) -> None:
     for highest in ("0.1", "inf"):
         status, _, err = nmt("lr-range", recipe, "--lowest", 1, "--highest", highest)
