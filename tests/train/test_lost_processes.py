@@ -27,7 +27,8 @@ class ProcessPair:
         recipe.directory.mkdir(parents=True, exist_ok=True)
         self.recipe = recipe
         self.errors = [recipe.directory / f"{rank}.err" for rank in (0, 1)]
-        self.processes = start_processes(recipe, data, self.errors, NMT_WATCH_SECONDS="8")  # 3 can be too short on a busy machine
+        # On a busy machine, a process may not send heartbeats for some seconds.
+        self.processes = start_processes(recipe, data, self.errors, NMT_WATCH_SECONDS="8")
 
     def wait_for_step(self, step: int) -> None:
         deadline = time.monotonic() + MAX_SECONDS
