@@ -75,7 +75,7 @@ def _remove_if_empty(folders: Iterable[Path]) -> None:
 def _require_not_locked_here(real_path: Path) -> None:
     """Raise UserError if another thread of this process has locked a run directory; record locks do not detect it.
 
-    Also if the lock file was deleted meanwhile: the other thread must not write into the new run.
+    The run stays locked even if the lock file has been deleted: the other thread must not write into a new run.
     """
     file = _locked.get(real_path)
     if file is None:
