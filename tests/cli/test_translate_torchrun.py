@@ -33,7 +33,7 @@ class Job:
         self, folder: Path, size: int, arguments: tuple[object, ...], folders: Sequence[Path | None] = (None,) * 3
     ) -> None:
         """Start the processes. folders: the directory in which each runs"""
-        shared = job_variables(size) | {"NMT_WATCH_SECONDS": "3", "OMP_NUM_THREADS": "1"}
+        shared = job_variables(size) | {"NMT_WATCH_SECONDS": "20", "OMP_NUM_THREADS": "1"}
         self.errors = [folder / f"{rank}.err" for rank in range(size)]
         self.processes = [
             PROCESSES.Process(
