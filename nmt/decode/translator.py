@@ -98,6 +98,8 @@ class Translator(TextTranslator):
         self.num_parameters = 0
         self._model, self._device, self._precision, self._languages = model, device, precision, languages
         self._language_model: FusedLanguageModel | None = None
+        self._shortlist: Shortlist | None = None
+        self._shortlist_path: Path | None = None
         super().__init__(
             tokenizers,
             decode,
@@ -113,9 +115,7 @@ class Translator(TextTranslator):
         if self._has_ensemble:
             self._model = Ensemble(self._members, decode.ensemble_mean)
         self._preferred = sorted({token for phrase, value in self._options.bias if value > 0 for token in phrase})
-        self._shortlist: Shortlist | None = None
-        if decode.shortlist is not None:
-            self._shortlist = Shortlist.load(decode.shortlist, self._tokenizers, self._languages)
+        self._restrict(decode.shortlist)
         self._tree_tokens = self._find_tree_tokens() if decode.trees else None
         self._fuse(decode.fusion if decode.fusion_weight else None)
         recipes = [member.recipe for member in self._members if isinstance(member, SearchModel)]
@@ -131,6 +131,14 @@ class Translator(TextTranslator):
                 "decode.trees needs a model that decodes single sentences from left to right; set decode.trees to false"
             )
         return TreeTokens.find(self._tokenizers)
+
+    def _restrict(self, path: Path | None) -> None:
+        """Load a shortlist, unless it is loaded: translators with other options do not read a changed file."""
+        if path is not None and path != self._shortlist_path:
+            self._shortlist = Shortlist.load(path, self._tokenizers, self._languages)
+        if path is None:
+            self._shortlist = None
+        self._shortlist_path = path
 
     def _fuse(self, path: Path | None) -> None:
         """Load the language model for shallow fusion, unless it is loaded, and limit outputs to its positions."""

@@ -307,3 +307,21 @@ def test_constraint_tokens_are_candidates(tokenizers: Tokenizers, tmp_path: Path
         assert any(required <= pieces for pieces in outputs) == (value > 0)
     together = translator(tokenizers, shortlist=tmp_path / "list", require=["red tree"])
     assert all("red tree" in text for text in together.translate(lines))
+
+
+def test_a_changed_file_does_not_change_translators_with_other_options(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    """A server makes them while it runs, and its translation memory has the digest of the first file."""
+    path = tmp_path / "list"
+    nothing = (np.zeros(VOCAB + 1, np.int32), np.zeros(0, np.int32))
+    Shortlist(VOCAB, np.array([300]), *nothing).save(path, tokenizers)
+    listed = translator(tokenizers, shortlist=path, min_tokens=3)
+    texts = listed.translate(["a cat"])
+    Shortlist(VOCAB, np.array([301]), *nothing).save(path, tokenizers)
+    assert translator(tokenizers, shortlist=path, min_tokens=3).translate(["a cat"]) != texts
+    assert listed.with_decode(DecodeRecipe(beam_size=5)).translate(["a cat"]) == texts
+    path.unlink()
+    assert listed.with_constraints(None, ["dog"]).translate(["a cat"]) == texts
+    unlisted = listed.with_decode(DecodeRecipe(shortlist=None))
+    assert unlisted.translate(["a cat"]) == translator(tokenizers, min_tokens=3).translate(["a cat"])
+    with pytest.raises(UserError, match="cannot be read as a shortlist"):
+        unlisted.with_decode(DecodeRecipe(shortlist=path))
