@@ -232,7 +232,7 @@ def model_settings(
 
 
 def load_scorer(model: Path, device: str, tag: str | None) -> TextScorer:
-    """Load a scorer, which always uses torch; see `TextScorer.load`."""
+    """Load a scorer, which always uses torch. tag: None for no tag, even if the model has one"""
     from nmt.decode.scoring import TextScorer  # noqa: PLC0415
 
-    return TextScorer.load(model, device, tag)
+    return TextScorer.load(model, device, tag, own_tag=False)

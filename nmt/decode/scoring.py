@@ -119,23 +119,28 @@ class TextScorer:
     """
 
     def __init__(self, loaded: LoadedModel, tokenizers: Tokenizers, device: torch.device, tag: str | None) -> None:
-        """device: device of the model; tag: see `load`."""
+        """device: device of the model; tag: see `DecodeRecipe.tag`."""
         self._model, self._device = loaded.model, device
-        self._encoder = loaded.pair_encoder(tokenizers, loaded.metadata.decode.tag if tag is None else tag)
+        self._encoder = loaded.pair_encoder(tokenizers, tag)
         self._context = ContextEncoder(loaded.metadata.context, tokenizers, self._encoder.unicode_form)
         self._max_tokens = min(loaded.metadata.max_tokens, self._encoder.limit)
         self.num_parameters = loaded.model.num_parameters()
         self.is_language_model = loaded.metadata.is_language_model
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "auto", tag: str | None = None) -> TextScorer:
+    def load(
+        cls, path: str | Path, device: str = "auto", tag: str | None = None, *, own_tag: bool = True
+    ) -> TextScorer:
         """Load a model directory, a checkpoint or a run; raises UserError if there is none.
 
-        tag: see `DecodeRecipe.tag`; by default the tag of the model
+        tag:     see `DecodeRecipe.tag`
+        own_tag: whether the tag of the model replaces None
         """
         torch_device = choose_device(device)
         loaded = load_model(Path(path), torch_device)
         warn_of_run(Path(path), loaded.metadata)
+        if tag is None and own_tag:
+            tag = loaded.metadata.decode.tag
         return cls(loaded, Tokenizers.load(loaded.directory), torch_device, tag)
 
     def score(

@@ -4,18 +4,24 @@ import json
 import re
 import shlex
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fastapi.testclient import TestClient
 
-from nmt.decode.scoring import TextScorer
+from nmt.checkpoint import load_model, model_files, model_tensors
+from nmt.decode.scoring import TextScore, TextScorer
 from nmt.decode.translator import Translator
+from nmt.engines import load_scorer
 from nmt.recipe import DecodeRecipe
 from nmt.serve.app import build_app
 from nmt.serve.messages import JsonLine
 from nmt.storage.model_metadata import read_model_metadata
+from nmt.storage.sealed import write_directory
+from nmt.text.tokenizer import Tokenizers
 from tests.cli.nasty_lines import nasty_lines
 from tests.serve.conftest import PAIR, EchoTranslator, MakeService, S, T, V, serve_model
 
@@ -169,6 +175,20 @@ def test_scores_equal_those_of_the_scorer(client: TestClient, model: Path) -> No
         assert score["tokens"] == reference.pieces
         assert score["token_log_probs"] == pytest.approx(reference.token_log_probs, abs=1e-5)
         assert score["log_prob"] == pytest.approx(reference.log_prob, abs=1e-5)
+
+
+def test_scores_have_the_tag_of_the_server(model: Path, tmp_path: Path) -> None:
+    loaded = load_model(model, torch.device("cpu"))
+    metadata = replace(loaded.metadata, decode=DecodeRecipe(tag="<web>"))
+    tensors, tokenizers = model_tensors(loaded.model), Tokenizers.load(model)
+    path = tmp_path / "tagged"
+    write_directory(path, model_files(loaded.model.recipe, tensors, tokenizers.files(), metadata))
+    expected: dict[str | None, list[TextScore]] = {
+        tag: TextScorer.load(path, "cpu", tag).score(["The cat"], ["x"]) for tag in ("<web>", "<news>")
+    }
+    expected[None] = TextScorer.load(model, "cpu").score(["The cat"], ["x"])  # `--set tag=` removes that of the model
+    for tag, scores in expected.items():
+        assert load_scorer(path, "cpu", tag).score(["The cat"], ["x"]) == scores
 
 
 @pytest.mark.slow
