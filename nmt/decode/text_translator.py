@@ -275,7 +275,15 @@ class TextTranslator(ABC):
     @property
     def unsupported(self) -> dict[str, str]:
         """Names of request fields of `nmt serve` that this engine or model does not support, with the reasons."""
-        return dict.fromkeys(("prefix", "partial_word", "alternatives"), RIGHT_TO_LEFT) if self._reverse_target else {}
+        reasons: dict[str, str] = {}
+        if self._reverse_target:
+            reasons = dict.fromkeys(("prefix", "partial_word", "alternatives"), RIGHT_TO_LEFT)
+        if self._decode.sampling:
+            names = ["required", "preferred"]
+            if self._decode.glossary_mode != "annotate":
+                names.append("glossary")
+            reasons |= dict.fromkeys(names, "it needs a search, and this model samples")
+        return reasons
 
     def alternatives(
         self,
@@ -284,6 +292,7 @@ class TextTranslator(ABC):
         count: int,
         required: Sequence[Required] = (),
         *,
+        glossary: Glossary | None = None,
         partial_word: bool = False,
         context: Sequence[Previous] = (),
     ) -> list[Translation]:
@@ -292,12 +301,12 @@ class TextTranslator(ABC):
         The most probable token comes first. Translations with the same text count once. Raises UserError if no
         translation satisfies the constraints, or if the model decodes from right to left.
 
-        prefix:            beginning of the translation
-        count:             maximum number of translations
-        required, context: as in `translate`, for this line
+        prefix: beginning of the translation
+        count:  maximum number of translations
+        required, glossary, context: as in `translate`, for this line
         """
         require_strings("line and prefix", [line, prefix])
-        (item,) = translator_inputs([line], [prefix], [required], None, [context])
+        (item,) = translator_inputs([line], [prefix], [required], glossary, [context])
         require_count("count", count)
         if self._reverse_target:
             raise UserError(f"{RIGHT_TO_LEFT}; use such a model for alternatives")

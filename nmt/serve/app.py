@@ -299,8 +299,6 @@ def _forbidden_in(phrase: str, body: TranslateRequest, model: ServedModel) -> st
 def _make_lines(texts: Sequence[str], body: TranslateRequest, model: ServedModel) -> list[Line]:
     """Return lines with the options of the request."""
     glossary = _make_glossary(body)
-    if body.alternatives and glossary is not None and model.decode.glossary_mode == "annotate":
-        raise HTTPException(400, "alternatives and glossary are mutually exclusive for this model; send one of them")
     lines = []
     for text in texts:
         has_prefix = bool(text.strip()) or model.languages[0] == NO_LANGUAGE  # an LM continues an empty text

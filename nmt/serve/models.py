@@ -65,7 +65,7 @@ class Line(NamedTuple):
     """A line to translate, the prefix of its translation, and the phrases that it must contain.
 
     context:  previous sentences of its document, see `nmt.decode.context`
-    glossary: terms to annotate or require; with alternatives, to require
+    glossary: terms to annotate or require
     on_text:  called with the output so far, in the worker thread or a thread of the engine
     """
 
@@ -178,11 +178,14 @@ class ServedModel:
         return [translations[: options.n_best] for translations in n_best_lists]
 
     def _alternatives(self, translator: TextTranslator, options: RequestOptions, line: Line) -> list[Translation]:
-        required = list(line.required)
-        if line.glossary:
-            required += line.glossary.required(line.text)
         return translator.alternatives(
-            line.text, line.prefix, options.n_best, required, partial_word=options.partial_word, context=line.context
+            line.text,
+            line.prefix,
+            options.n_best,
+            line.required,
+            glossary=line.glossary,
+            partial_word=options.partial_word,
+            context=line.context,
         )
 
     def _translate_preserving(

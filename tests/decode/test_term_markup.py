@@ -58,6 +58,20 @@ def test_the_model_reads_the_first_form_after_each_term(marked: Tokenizers, monk
     )
 
 
+def test_alternatives_read_the_terms(marked: Tokenizers, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator, line = annotating(marked), "the dog sees the old red tree"
+    expected = read_by_model(annotating(marked), line, monkeypatch)
+    sources: list[list[int]] = []
+
+    def search(tasks: Sequence[Task], options: SearchOptions) -> list[list[Hypothesis]]:
+        sources.extend(task.sentence for task in tasks)
+        return [[Hypothesis(task.prefix, 0.0, 0.0, [])] for task in tasks]
+
+    monkeypatch.setattr(translator, "_search", search)
+    assert len(translator.alternatives(line, "Hund", 3, glossary=TERMS)) > 1
+    assert sources == [expected] * 3
+
+
 def test_terms_that_exceed_the_limit_are_left_out(marked: Tokenizers, monkeypatch: pytest.MonkeyPatch) -> None:
     line, start = "the dog sees the dog", TERM_MARKERS[0]
     num_plain, num_full = len(marked.src.encode(line)), len(read_by_model(annotating(marked), line, monkeypatch))

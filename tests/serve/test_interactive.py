@@ -65,12 +65,14 @@ def test_attention_with_many_weights_is_refused(client: TestClient, monkeypatch:
     assert (response.status_code, response.json()["error"]) == (413, message)
 
 
-def test_a_server_that_samples_limits_their_number_and_refuses_preferred_phrases(model: Path) -> None:
+def test_a_server_that_samples_limits_their_number_and_refuses_what_needs_a_search(model: Path) -> None:
     search = DecodeRecipe(sampling=True)
     with serve_model(Translator.load(model, "cpu", "fp32", search), search) as client:
         answers = [client.post("/v1/translate", json={"text": LINE, "n_best": count}) for count in (32, 33)]
+        unsupported = client.get("/v1/models").json()["models"][0]["unsupported"]
         refused = client.post("/v1/translate", json={"text": LINE, "preferred": {"cat": 1.0}})
-    assert refused.json()["error"] == "preferred has no effect with sampling; remove one of them"
+    assert unsupported.keys() == {"required", "preferred", "glossary"}
+    assert refused.json()["error"] == "preferred is not supported: it needs a search, and this model samples"
     assert len(answers[0].json()["translations"][0]) == 32
     assert (answers[1].status_code, answers[1].json()["error"]) == (
         400,
