@@ -19,7 +19,7 @@ from nmt.data.shared import load_shared
 from nmt.data.store import PairStore
 from nmt.data.test_sets import TestSet, test_sets
 from nmt.decode.context import translate_documents
-from nmt.decode.requirements import require_decoding, require_decoding_inputs
+from nmt.decode.requirements import decoding_files, require_decoding, require_decoding_inputs
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.devices.precision import choose_precision
@@ -292,6 +292,7 @@ def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
     prepared = load_prepared(recipe.data_directory).report
     record_leaks(recipe, prepared, begin_search(recipe))  # the test sets may have changed during training
     leaks = read_leaks(run_dir)
+    files = {} if recipe.is_language_model else decoding_files(recipe.decode)
     score_tests = _score_texts if recipe.is_language_model else _translate_tests
     tests, num_parameters = score_tests(recipe, world, leaks)
     _warn_of_outdated(run_dir / "translations", {output_name(recipe, test.name) for test in tests})
@@ -314,6 +315,7 @@ def _finish(recipe: Recipe, world: World, state: TrainState) -> None:
         changes=tuple(state.changes),
         forecast=read_forecast(run_dir),
         start_from=None if recipe.train.start_from is None else str(recipe.train.start_from),
+        decoding_files=files,
     )
     markdown, _ = write_report(report, run_dir)
     print(markdown.read_text(encoding="utf-8"), flush=True)  # noqa: T201 - the report is the result of the command
@@ -328,6 +330,8 @@ def _translate_tests(
     window = _TEST_WINDOW * (_TEST_GPU_FACTOR if world.device.type == "cuda" else 1)
     model = manifest_digest(recipe.directory / "model")  # includes search options
     origin = repr([model, str(world.device), describe_machine(), describe_software()])
+    if files := decoding_files(recipe.decode):
+        origin += repr(files)
     tests = tuple(
         _translate_and_score(recipe, translator, test, window, origin, leaks.get(f"data.test.{name}"))
         for name, test in test_sets(recipe).items()
@@ -444,13 +448,10 @@ def _translate(recipe: Recipe, translator: Translator, test: TestSet, window: in
     out = recipe.directory / "translations" / output_name(recipe, test.name)
     if test.previous is not None:
         origin = f"{origin} {test.previous}"
-    # `origin` does not identify the files of a shortlist and of a language model.
-    is_identified = recipe.decode.shortlist is None and recipe.decode.fusion is None
-    if is_identified:
-        translated = find_translated(recipe.directory, test.name, out, origin, test.src)
-        if translated is not None:
-            say(f"{out} is up to date")
-            return translated
+    translated = find_translated(recipe.directory, test.name, out, origin, test.src)
+    if translated is not None:
+        say(f"{out} is up to date")
+        return translated
     lines_split_before = translator.lines_split
     started = time.perf_counter()
     with progress(f"translating {test.name}", len(test.src), "sentences") as bar:

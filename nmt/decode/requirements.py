@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from nmt.data.fingerprint import read_report
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.decode.context import ContextEncoder
@@ -9,8 +11,10 @@ from nmt.decode.language_model import require_fusible
 from nmt.decode.line_encoder import LineEncoder
 from nmt.decode.shortlist import Shortlist
 from nmt.errors import UserError
-from nmt.recipe import Recipe
+from nmt.recipe import DecodeRecipe, Recipe
 from nmt.search.trees import TreeTokens
+from nmt.storage.run_folder import find_model
+from nmt.storage.sealed import file_sha256, manifest_digest
 from nmt.text.tokenizer import Tokenizers
 
 
@@ -63,3 +67,15 @@ def require_decoding(recipe: Recipe, tokenizers: Tokenizers) -> None:
         TreeTokens.find(tokenizers)
     if decode.fusion is not None:
         require_fusible(decode.fusion, recipe.tgt_lang, tokenizers.tgt, reverse_target=data.reverse_target)
+
+
+def decoding_files(decode: DecodeRecipe) -> dict[str, str]:
+    """Return the SHA-256 of the shortlist and of the language model's manifest, by option; omits missing ones."""
+    digests = {}
+    with suppress(OSError):
+        if decode.shortlist is not None:
+            digests["decode.shortlist"] = file_sha256(decode.shortlist)
+    with suppress(UserError):
+        if decode.fusion is not None:
+            digests["decode.fusion"] = manifest_digest(find_model(decode.fusion))
+    return digests

@@ -9,7 +9,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -190,6 +190,7 @@ class RunReport:
     forecast:   made by `nmt plan` before the run; None if there is none
     start_from: the initial model, whose training text is not searched for test sentences; None if there is none
     model:      SHA-256 of the manifest of the scored model
+    decoding_files: SHA-256 of the files that search options name, see `nmt.decode.requirements`
     """
 
     name: str
@@ -209,6 +210,7 @@ class RunReport:
     forecast: Forecast | None = None
     start_from: str | None = None
     model: str = ""
+    decoding_files: Mapping[str, str] = field(default_factory=dict)
 
 
 def summarize(recipe: Recipe) -> str:

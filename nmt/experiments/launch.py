@@ -24,7 +24,7 @@ from nmt.data.fingerprint import outdated_splits, preparation_options, read_repo
 from nmt.data.folder import replacing
 from nmt.data.reused_tokenizers import reused_tokenizers, tokenizer_sources
 from nmt.data.test_sets import test_sets
-from nmt.decode.requirements import require_decoding_inputs
+from nmt.decode.requirements import decoding_files, require_decoding_inputs
 from nmt.errors import CommandError, UserError
 from nmt.evaluate.translated import context_digest, has_other_output, is_changed, output_name, text_digest
 from nmt.experiments.sweep import Run, merge_overrides
@@ -46,14 +46,18 @@ _PROMPT = "$ nmt "  # marks the start of each process in the log
 
 
 def is_complete(run: Run) -> bool:
-    """Return whether a run has finished with this recipe and its current text; the number of threads may differ."""
+    """Return whether a run has finished with this recipe and its current files; the number of threads may differ."""
     try:
         report = json.loads((run.recipe.directory / "report.json").read_text(encoding="utf-8"))
         finished = parse_saved_recipe(report["recipe"])
+        recorded = dict(report.get("decoding_files", {}))  # absent from reports of earlier versions
     except (OSError, ValueError, KeyError, TypeError):
         return False
     recipe = with_start_model(run.recipe)
-    return _relevant_options(finished) == _relevant_options(recipe) and _has_same_text(recipe)
+    if _relevant_options(finished) != _relevant_options(recipe):
+        return False
+    files = decoding_files(recipe.decode)
+    return all(recorded.get(name, digest) == digest for name, digest in files.items()) and _has_same_text(recipe)
 
 
 def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:

@@ -1,5 +1,6 @@
 """Resources of parallel runs."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -9,11 +10,12 @@ import pytest
 
 from nmt.alignment.training import prepare_links
 from nmt.data.prepare import prepare
+from nmt.decode.requirements import decoding_files
 from nmt.experiments import launch
 from nmt.experiments.sweep import make_sweep
 from nmt.logs import progress
 from nmt.processes.interruption import Interrupted, interruptible
-from nmt.recipe import parse_recipe
+from nmt.recipe import dump_choices, parse_recipe
 
 RECIPE = """
 name = "tiny"
@@ -85,3 +87,31 @@ def test_text_is_not_the_same_after_its_word_alignments_change(tmp_path: Path) -
     assert not launch._has_same_text(recipe)
     (tmp_path / "links").unlink()
     assert launch._has_same_text(recipe)
+
+
+@pytest.mark.parametrize("option", ["shortlist", "fusion"])
+def test_a_run_is_incomplete_after_a_file_of_its_search_options_changes(option: str, tmp_path: Path) -> None:
+    """A deleted file does not make a run incomplete, and neither does the report of an earlier version."""
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    path = tmp_path / "lists" if option == "shortlist" else tmp_path / "lm" / "manifest.json"
+    overrides = [f"decode.{option}={tmp_path / path.relative_to(tmp_path).parts[0]}"]
+    (run,) = make_sweep(tmp_path / "tiny.toml", 1, overrides, ()).runs(tmp_path / "out")
+    (run.recipe.directory / "model").mkdir(parents=True)
+    path.parent.mkdir(exist_ok=True)
+    for file in (run.recipe.directory / "model" / "model.toml", path.with_name("model.toml")):
+        file.touch()
+    path.write_text("before")
+    files = decoding_files(run.recipe.decode)
+    assert list(files) == [f"decode.{option}"]
+    report = {"recipe": dump_choices(run.recipe), "decoding_files": files}
+    (run.recipe.directory / "report.json").write_text(json.dumps(report))
+    assert launch.is_complete(run)
+    path.write_text("after")
+    assert not launch.is_complete(run)
+    path.unlink()
+    path.with_name("model.toml").unlink()
+    assert launch.is_complete(run)
+    path.write_text("after")
+    path.with_name("model.toml").touch()
+    (run.recipe.directory / "report.json").write_text(json.dumps({"recipe": report["recipe"]}))
+    assert launch.is_complete(run)
