@@ -75,7 +75,8 @@ def repeat(
         raise CommandError("-o - is not supported; it must be a directory; name one")
     folder = out or Path("runs") / f"{recipe.stem}-repeat"
     runs = sweep.runs(folder)
-    require_own_folder(folder, runs)
+    if not list_runs:
+        require_own_folder(folder, runs)
     has_report = not (list_runs or prepare_only or only)
     if has_report:
         require_translations(runs)
@@ -87,9 +88,7 @@ def repeat(
         raise CommandError(
             "--metric, --format and --json have no effect without a report; leave them out, or execute all runs"
         )
-    if only is not None and only > len(runs):
-        raise CommandError(f"--only {only}: the last is {len(runs)}; give a number that --list shows")
-    chosen = runs if only is None else [runs[only - 1]]
+    chosen = runs if only is None else [_numbered(runs, only)]
     if list_runs:
         _list(chosen)
         return
@@ -110,6 +109,12 @@ def _load(recipe: Path, overrides: Sequence[str], vary: Sequence[str], seeds: in
     if vary:
         raise CommandError(f"{recipe} is a sweep, which defines its variants; leave out --vary, or give a recipe")
     return load_sweep(recipe, find_recipe, seeds, overrides)
+
+
+def _numbered(runs: Sequence[Run], number: int) -> Run:
+    if number > len(runs):
+        raise CommandError(f"--only {number}: the last is {len(runs)}; give a number that --list shows")
+    return runs[number - 1]
 
 
 def _list(runs: Sequence[Run]) -> None:

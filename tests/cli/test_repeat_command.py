@@ -316,6 +316,14 @@ def test_wrong_options_are_refused_before_any_work(
     assert not Path("runs").exists()
 
 
+def test_runs_are_listed_for_a_folder_with_another_report(recipe: Path, nmt: Nmt) -> None:
+    Path("notes").mkdir()
+    Path("notes", "report.md").write_text("mine")
+    status, out, err = nmt("repeat", recipe, "-o", "notes", "--seeds", 1, "--list")
+    assert status == 0, err
+    assert out.startswith("1\ttiny, seed 1\t\tnmt run tiny.toml seed=1 run_dir=notes/tiny/seed-1")
+
+
 def test_a_sweep_file_defines_the_variants(recipe: Path, nmt: Nmt) -> None:
     Path("sweep.toml").write_text('recipe = "tiny.toml"\nseeds = 2\n[variants]\nbase = []\nwide = ["model.d_ff=64"]\n')
     status, out, err = nmt("repeat", "sweep.toml", "--list")
