@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from nmt.errors import UserError
-from nmt.logs import say
+from nmt.logs import is_first_rank, say
 from nmt.plots.figure import PLOT_MARK, require_drawable
 from nmt.recipe import NO_LANGUAGE
 from nmt.recipe.packaged import packaged_files
@@ -26,7 +26,8 @@ def find_recipe(name: str) -> Path:
     if path.is_dir() or not path.exists():
         packaged = packaged_files()
         if name in packaged:
-            say(f"{name} comes with nmt; to edit a copy: nmt recipes {name} -o {name}.toml")
+            if is_first_rank():
+                say(f"{name} comes with nmt; to edit a copy: nmt recipes {name} -o {name}.toml")
             return packaged[name]
         if not path.exists() and (similar := get_close_matches(name, packaged, 1)):
             raise typer.BadParameter(f"{name} does not exist; did you mean {similar[0]}, which `nmt recipes` lists?")

@@ -44,6 +44,13 @@ def test_file_takes_precedence_over_packaged_recipe(nmt: Nmt, tmp_path: Path, mo
     assert (status, err) == (0, "") and 'name = "tatoeba-en-de"' in out
 
 
+def test_only_the_first_rank_says_where_a_recipe_comes_from(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank, lines in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("RANK", rank)
+        status, _, err = nmt("config", "quickstart")
+        assert (status, err.count("quickstart comes with nmt")) == (0, lines)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
