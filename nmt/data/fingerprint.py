@@ -157,9 +157,33 @@ def describe_change(recipe: Recipe, report: dict[str, Any]) -> str:
         if entry["name"] not in names:
             root = f"(data.root is {recipe.data.root})"
             return f"the list of input files, which no longer has {entry['name']} {root}{note},"
+    return _changed_option(recipe, report) or "a dataset of data.train"
+
+
+def why_outdated(recipe: Recipe, directory: Path) -> str:
+    """Return why the training text of `directory` is not up to date, without reading its input; "" if there is none.
+
+    Raises UserError for a damaged report.
+    """
+    path = directory / REPORT_FILE
+    if not path.exists():
+        return ""
+    report = read_checked(path)
+    if not report:
+        return f"{path} is unreadable"
+    if not _is_complete(report):
+        return f"{path} is incomplete or of another version of nmt"
+    for name, size in report["files"].items():
+        if not (directory / name).exists() or (directory / name).stat().st_size != size:
+            return f"{directory / name} is missing or has another size than in {REPORT_FILE}"
+    return f"{_changed_option(recipe, report) or 'its input or tokenizer'} has changed"
+
+
+def _changed_option(recipe: Recipe, report: dict[str, Any]) -> str:
+    """Return the first option of the training text that differs from that of the report; "" if none does."""
     recorded, options = _named_options(report["recipe"]), _named_options(recorded_options(recipe, report))
     changed = (name for name in recorded | options if recorded.get(name) != options.get(name))
-    return next(changed, "a dataset of data.train")
+    return next(changed, "")
 
 
 def _named_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -217,11 +241,15 @@ def read_report(directory: Path) -> dict[str, Any] | None:
     Returns None if it is missing, incomplete or of another format, or if a file is missing or has another size.
     """
     report = read_checked(directory / REPORT_FILE)
-    if report.get("format") != FORMAT or not report.keys() >= _REPORT_KEYS:
+    if not _is_complete(report):
         return None
     paths = {name: directory / name for name in report["files"]}
     sizes = {name: path.stat().st_size for name, path in paths.items() if path.exists()}
     return report if sizes == report["files"] else None
+
+
+def _is_complete(report: dict[str, Any]) -> bool:
+    return report.get("format") == FORMAT and report.keys() >= _REPORT_KEYS
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from nmt.data.fingerprint import (
     read_report,
     recorded_inputs,
     recorded_options,
+    why_outdated,
     write_stamps,
 )
 from nmt.data.folder import remove_leftovers, replacing
@@ -141,6 +142,8 @@ def prepare(recipe: Recipe, on_read: OnRead | None = None) -> Prepared:
     _warn_of_missing_tags(recipe)
     outdated = outdated_splits(recipe, directory)
     if "train" in outdated:
+        if reason := why_outdated(recipe, directory):
+            say(f"preparing the text again: {reason}")
         if recipe.data.drop_wrong_script:
             warn_of_unknown_scripts(_languages(recipe))
         with replacing(directory) as new:

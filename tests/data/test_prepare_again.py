@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from nmt.data import prepare as preparation
-from nmt.data.fingerprint import describe_change, outdated_splits, text_identity, unpinned_datasets
+from nmt.data.fingerprint import describe_change, outdated_splits, text_identity, unpinned_datasets, why_outdated
 from nmt.data.prepare import load_prepared, prepare
 from nmt.errors import UserError
 from tests.data.corpus_files import Records
@@ -45,6 +45,20 @@ def test_a_corpus_may_state_the_languages_of_the_recipe(folder: Path) -> None:
         assert outdated_splits(after, after.data_directory) == set()
         assert outdated_splits(other, other.data_directory) == {"train", "valid"}
         shutil.rmtree(before.data_directory)
+
+
+def test_the_reason_for_another_preparation_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_for(folder)
+    path = recipe.data_directory
+    assert why_outdated(recipe, path) == ""
+    prepare(recipe)
+    monkeypatch.setattr("nmt.data.fingerprint.read_blocks", None)  # the input is not read
+    assert why_outdated(recipe, path) == "its input or tokenizer has changed"
+    for option, name in {"data.max_tokens=30": "data.max_tokens", "tokenizer.vocab_size=330": "the tokenizer"}.items():
+        assert why_outdated(recipe_for(folder, "run", option), path) == f"{name} has changed"
+    (path / "train.src.tokens.npy").write_bytes(b"")
+    reason = f"{path / 'train.src.tokens.npy'} is missing or has another size than in prepare.json"
+    assert why_outdated(recipe, path) == reason
 
 
 def test_touched_input_is_up_to_date(folder: Path) -> None:

@@ -217,13 +217,17 @@ def test_text_of_another_trained_run_is_not_replaced_through_a_link(folder: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["stamps.json", "prepare.json"])
-def test_damaged_reports_are_replaced(folder: Path, name: str) -> None:
+def test_damaged_reports_are_replaced(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     directory = prepare(recipe_for(folder)).directory
     before = contents(directory)
     for damaged in ("", "5", "[1]", "[[1]]", "{}", "\ufffd", '{"format": 2}'):
         (directory / name).write_text(damaged, encoding="utf-8")
+        capsys.readouterr()
         prepare(recipe_for(folder))
         assert contents(directory) == before, damaged
+        wrong = "incomplete or of another version of nmt" if "format" in damaged else "unreadable"
+        reason = f"preparing the text again: {directory / name} is {wrong}\n"
+        assert (reason in capsys.readouterr().err) == (name == "prepare.json"), damaged
 
 
 @pytest.mark.slow
