@@ -76,7 +76,7 @@ def execute(runs: Sequence[Run], jobs: int | None) -> list[Run]:
     for run in pending:
         choose_device(run.recipe.train.device)  # before preparing data
         _require_idle(run)
-    slots = _slots(pending[0].recipe, jobs, len(pending))
+    slots = _slots(pending, jobs)
     with interruptible():
         failed = prepare_data(pending)
         ready = [run for run in pending if run not in failed]
@@ -112,7 +112,7 @@ def prepare_data(runs: Sequence[Run]) -> list[Run]:
             if source is None:
                 source = group[0]
                 say(f"preparing the data of {counted(len(group), 'run')}")
-                if not _succeeds(_start("prepare", source, _Slot({})), source):
+                if not _succeeds(_start("prepare", source, _Slot()), source):
                     failed += group
                     continue
             for run in group:
@@ -128,14 +128,22 @@ def command(run: Run) -> list[str]:
 
 @dataclass(frozen=True)
 class _Slot:
-    """Compute resources of one process: environment variables, and CPU threads of runs that set none."""
+    """Compute resources of one process.
 
-    environment: dict[str, str]
+    gpu:     GPU of runs whose device is `auto` or `cuda`; None if there is none
+    threads: CPU threads of other runs that set none; None if they use all cores
+    """
+
+    gpu: str | None = None
     threads: int | None = None
+
+    def environment(self, run: Run) -> dict[str, str]:
+        """Return the environment variables of a run in this slot."""
+        return {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu is not None and _shares_gpus(run) else {}
 
     def overrides(self, run: Run) -> tuple[str, ...]:
         """Return the overrides of a run in this slot."""
-        if self.threads is None or run.recipe.train.threads:
+        if self.threads is None or run.recipe.train.threads or self.environment(run):
             return run.overrides
         return merge_overrides(run.overrides, [f"train.threads={self.threads}"])
 
@@ -195,7 +203,7 @@ def _start(name: str, run: Run, slot: _Slot) -> subprocess.Popen[bytes]:
         with path.open("ab") as log:
             log.write(f"{_PROMPT}{shlex.join(arguments)}\n".encode(errors="surrogateescape"))
             log.flush()
-            return _popen(arguments, slot.environment, log)
+            return _popen(arguments, slot.environment(run), log)
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror}; the directory must be writable; select another with -o"
@@ -240,14 +248,17 @@ def _log_path(run: Run) -> Path:
     return directory.with_name(f"{directory.name}.log")
 
 
-def _slots(recipe: Recipe, jobs: int | None, runs: int) -> list[_Slot]:
-    """Assign GPUs to processes in turn, or divide the cores among them."""
-    gpus = _gpus() if recipe.train.device in ("auto", "cuda") else []
-    count = min(jobs or len(gpus) or 1, runs)
-    if gpus:
-        return [_Slot({"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]}) for index in range(count)]
+def _slots(runs: Sequence[Run], jobs: int | None) -> list[_Slot]:
+    """Assign GPUs to processes in turn, and divide the cores among them."""
+    gpus = _gpus() if any(map(_shares_gpus, runs)) else []
+    count = min(jobs or len(gpus) or 1, len(runs))
     threads = max(1, num_cores() // count) if count > 1 else None
-    return [_Slot({}, threads)] * count
+    return [_Slot(gpus[index % len(gpus)] if gpus else None, threads) for index in range(count)]
+
+
+def _shares_gpus(run: Run) -> bool:
+    """Return whether a run uses any GPU; `cuda:N` and `cpu` are the same devices in each slot."""
+    return run.recipe.train.device in ("auto", "cuda")
 
 
 def _gpus() -> list[str]:

@@ -241,7 +241,7 @@ def test_the_error_of_a_failed_run_is_not_that_of_another_process(
     log.parent.mkdir(parents=True)
     log.write_text("$ nmt run\nnmt: earlier\n")
     monkeypatch.setattr(launch, "_popen", lambda arguments, environment, file: Failed())
-    process = launch._start("run", run, launch._Slot({}))
+    process = launch._start("run", run, launch._Slot())
     for text, error in (("step 1\nstep 2\n", "step 2"), ("nmt: in use\nstep 3\n", "nmt: in use")):
         with log.open("a") as file:
             file.write(text)

@@ -36,12 +36,27 @@ def test_cores_are_divided_among_runs_that_set_no_threads(
     monkeypatch.setattr(launch, "num_cores", lambda: 8)
     (tmp_path / "tiny.toml").write_text(RECIPE)
     runs = make_sweep(tmp_path / "tiny.toml", 1, (), [f"train.threads={varied}"]).runs(tmp_path)
-    slot, _ = launch._slots(runs[0].recipe, 2, len(runs))
+    slot, _ = launch._slots(runs, 2)
     for run, expected in zip(runs, threads, strict=True):
         overrides = [override for override in slot.overrides(run) if override.startswith("train.threads=")]
         assert overrides == [f"train.threads={expected}"]
-    (alone,) = launch._slots(runs[0].recipe, None, len(runs))
+    (alone,) = launch._slots(runs, None)
     assert alone.overrides(runs[0]) == runs[0].overrides
+
+
+def test_each_slot_has_one_gpu_unless_a_run_names_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "num_cores", lambda: 8)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "tiny.toml").write_text(RECIPE.replace('[train]\ndevice = "cpu"\n', ""))
+    runs = make_sweep(tmp_path / "tiny.toml", 1, (), ["train.device=cpu,cuda:1,cuda,auto"]).runs(tmp_path)
+    slots = launch._slots(runs, None)
+    assert len(slots) == 2
+    for slot, gpu in zip(slots, "01", strict=True):
+        visible = {"CUDA_VISIBLE_DEVICES": gpu}
+        assert [slot.environment(run) for run in runs] == [{}, {}, visible, visible]
+        divides = [slot.overrides(run)[-1] == "train.threads=4" for run in runs]
+        assert divides == [True, True, False, False]
 
 
 def test_a_signal_during_a_start_ends_the_started_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +71,7 @@ def test_a_signal_during_a_start_ends_the_started_process(tmp_path: Path, monkey
 
     monkeypatch.setattr(launch, "_start", start)
     with pytest.raises(Interrupted, match="incomplete: 1 run;"), interruptible(), progress("runs", 1, "runs") as bar:
-        launch._execute(runs, [launch._Slot({})], bar)
+        launch._execute(runs, [launch._Slot()], bar)
     assert started[0].returncode == -signal.SIGTERM
 
 
