@@ -205,16 +205,42 @@ class FailureDetector:
         """Announce the exit of this process; wait for the others while they need the store or the verdict."""
         self._is_leaving.set()
         self._heartbeat_thread.join()
-        patience = self.patience if self._serves_store else 0.0
-        deadline = time.monotonic() + (EXIT_SECONDS if self.verdict else patience)
         with suppress(RuntimeError):  # the store may be gone
-            self._store.set(self._keys[self._rank], LEFT)
-            while time.monotonic() < deadline and not self._is_last():
-                time.sleep(POLL_SECONDS)
+            self._announce_exit()
             if self._serves_store and self.verdict:  # torch prints a stack if others read from a store that is gone
                 time.sleep(4 * POLL_SECONDS)
         self._has_left.set()
         self._store_thread.join()
+
+    def _announce_exit(self) -> None:
+        """Announce the exit of this process, and wait for the others while they need the store or the verdict."""
+        started = time.monotonic()
+        self._store.set(self._keys[self._rank], LEFT)
+        while self._is_needed(time.monotonic() - started):
+            time.sleep(POLL_SECONDS)
+
+    def _is_needed(self, waited: float) -> bool:
+        """Return whether another rank may need the store or the verdict, `waited` seconds after the announcement.
+
+        A slow rank would report a second failure if the store ended before it has read the verdict. A rank that the
+        verdict names is not slow but lost, or has set the verdict itself.
+        """
+        for peer, heartbeat in zip(self._peers, self._read(self._keys), strict=True):
+            if heartbeat == LEFT or self._is_dead(peer):
+                continue
+            is_awaited = self._serves_store and peer.name not in self.verdict
+            if waited < max(EXIT_SECONDS if self.verdict else 0.0, self.patience if is_awaited else 0.0):
+                return True
+        return False
+
+    def _end_process(self) -> None:
+        """Exit, because the main thread may block in a collective that nothing else interrupts."""
+        with suppress(RuntimeError):
+            if self._serves_store:
+                self._announce_exit()
+            else:
+                self._store.set(self._keys[self._rank], LEFT)
+        os._exit(1)
 
     def run_on_main(self, work: Callable[[], object]) -> None:
         """Run `work` on rank 0 while the others wait without a timeout; raises JobEnded when the job ends."""
@@ -281,7 +307,7 @@ class FailureDetector:
             self.verdict = _unsigned(verdict)
             self._exit_heartbeats -= 1
             if self._exit_heartbeats <= 0:
-                os._exit(1)
+                self._end_process()
             return
         for peer, heartbeat, is_dead in zip(self._peers, heartbeats, are_dead, strict=True):
             peer.observe(heartbeat, is_dead=is_dead)
@@ -291,7 +317,7 @@ class FailureDetector:
         cause = self._failure(self.patience)
         if cause and self._conclude(cause):
             time.sleep(VERDICT_HEARTBEATS * self._interval)
-            os._exit(1)  # the main thread may block in a collective that nothing else interrupts
+            self._end_process()
 
     def _failure(self, patience: float) -> str:
         """Return why the job cannot continue, or an empty string; `patience` in seconds."""
@@ -338,10 +364,6 @@ class FailureDetector:
             if is_first and is_shown:
                 _print_message(verdict)
             return is_first
-
-    def _is_last(self) -> bool:
-        heartbeats = zip(self._peers, self._read(self._keys), strict=True)
-        return all(heartbeat == LEFT or self._is_dead(peer) for peer, heartbeat in heartbeats)
 
     def _is_dead(self, peer: Peer) -> bool:
         """Return whether the process of another rank on this machine has ended; False on other machines."""

@@ -73,6 +73,14 @@ def refuse_all(world: World, folder: Path) -> None:
     raise UserError(MISSING)
 
 
+def refuse_after_a_pause(world: World, folder: Path) -> None:
+    """Raise the same error on all ranks, on rank 1 after a pause of its whole process."""
+    world.barrier()
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    raise UserError(MISSING)
+
+
 def refuse_in_run_on_main(world: World, folder: Path) -> None:
     world.run_on_main(lambda: refuse_all(world, folder))
 

@@ -19,9 +19,10 @@ from torch._C._distributed_c10d import HashStore
 from nmt.errors import UserError
 from nmt.processes import distributed
 from nmt.processes.distributed import World, choose_device, start_world
-from nmt.processes.failure_detection import FailureDetector, Peer, join_job
+from nmt.processes.failure_detection import EXIT_SECONDS, FailureDetector, Peer, join_job
 from tests.forked import PROCESSES, job_variables
 from tests.processes.run_world import LINES, MISSING, run_forked
+from tests.waiting import wait_until
 
 RUN_WORLD = Path(__file__).with_name("run_world.py")
 HOST = socket.gethostname()
@@ -399,6 +400,36 @@ def test_a_user_error_is_shown_once(start: Start, what: str) -> None:
     assert line.endswith(MISSING)
     assert line == f"nmt: {MISSING}" or what == "refuse_all", "only ranks other than 0 are named"
     assert all("Traceback" not in job.stderr(rank) for rank in range(3))
+
+
+@pytest.mark.slow
+def test_a_rank_that_pauses_before_it_reads_the_verdict_prints_nothing(start: Start) -> None:
+    """Rank 0, which serves the store, waits for it."""
+    job = start("refuse_after_a_pause", NMT_WATCH_SECONDS="120")
+    wait_until(lambda: MISSING in job.stderr(0))
+    assert job.wait(0, EXIT_SECONDS + 1) is None
+    job.signal(1, signal.SIGCONT)
+    assert [job.wait(rank, 60) for rank in (0, 1)] == [1, 1]
+    assert job.messages() == [f"nmt: {MISSING}"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "serves_store", "waits"), [("", True, 60), ("", False, 0), ("x", True, 60), ("x", False, 5)]
+)
+def test_a_process_that_leaves_waits_for_ranks_that_need_it(verdict: str, serves_store: bool, waits: int) -> None:
+    names = "rank 0 of 3", "rank 1 of 3", "rank 2 of 3"
+    heartbeats = ["left", "left", "7 7"]
+    detector = FailureDetector.__new__(FailureDetector)
+    detector._peers = [Peer(name, "machine", os.getpid()) for name in names]
+    detector._me, detector._keys, detector._serves_store = detector._peers[0], list(names), serves_store
+    detector._read = lambda keys: heartbeats  # type: ignore[method-assign]
+    detector.verdict, detector.patience = verdict, 60.0
+    assert [detector._is_needed(waited) for waited in (0, 4, 6, 59, 61)] == [waits > t for t in (0, 4, 6, 59, 61)]
+    if verdict:
+        detector.verdict = f"{names[2]} died"
+        assert [detector._is_needed(waited) for waited in (4, 6)] == [True, False]
+    heartbeats[2] = "left"
+    assert not detector._is_needed(0)
 
 
 @pytest.mark.slow
