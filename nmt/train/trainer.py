@@ -231,7 +231,7 @@ class Trainer:
             self.writer.check()
             if self._is_due(recipe.validate_every) or self._is_due(recipe.save_every):
                 self._clock = time.perf_counter()  # validating and saving are not part of the training time
-        self.writer.wait()
+        self._wait_for_write()
         self._agree_on_stop(stop)  # on a signal during the last validation or write
         self._exit_if_stopped(stop)
 
@@ -406,13 +406,17 @@ class Trainer:
         state.is_interim = is_interim
         state.unlogged = running.sums(self.world)
         state.loss_scale = self.updater.loss_scaler.state_dict()
+        self._wait_for_write()  # memory is reserved for one copy
         if not self.world.is_main:
             return
-        self.writer.wait()  # memory is reserved for one copy
         average = self.average.tensors() if self.average is not None else {}
         optimizer = optimizer_tensors(self.updater.optimizer, self.model)
         checkpoint = Checkpoint(model_tensors(self.model), optimizer, average, asdict(state))
         self.writer.submit(partial(self._write, state.step, checkpoint, state.best_steps(self.train_recipe.keep_best)))
+
+    def _wait_for_write(self) -> None:
+        """Wait on all ranks for the pending write of rank 0, which may take longer than NMT_TIMEOUT_SECONDS."""
+        self.world.run_on_main(self.writer.wait)
 
     def _write(self, step: int, checkpoint: Checkpoint, best_steps: list[int]) -> None:
         run_dir = self.recipe.directory

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ import pytest
 from nmt.checkpoint import load_checkpoint
 from nmt.errors import UserError
 from nmt.models import TranslationModel
+from nmt.processes.distributed import World
 from nmt.recipe import Recipe
 from nmt.storage import sealed
 from nmt.storage.run_folder import checkpoint_step, list_checkpoints
 from nmt.train import trainer as trainer_module
+from nmt.train.background_writer import BackgroundWriter
 from nmt.train.data import ValidationBleu
 from nmt.train.signals import Stopped
+from nmt.train.trainer import Trainer
 from nmt.train.validate import Validation, validate
 from tests.train.run_tiny import final_files, metrics, train_tiny, with_train
 
@@ -181,6 +185,36 @@ def test_a_signal_during_the_last_write_stops_the_run(
         train_tiny(recipe, tiny_data)
     (last,) = list_checkpoints(recipe.directory)
     assert load_checkpoint(last).state["step"] == recipe.train.max_steps
+
+
+def test_all_ranks_wait_without_a_timeout_for_the_writes_of_rank_0(
+    tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the next synchronization point, the others would report after NMT_TIMEOUT_SECONDS that rank 0 hangs."""
+    write, wait, run_on_main = Trainer._write, BackgroundWriter.wait, World.run_on_main
+    is_awaited, on_main, waits = threading.Event(), threading.Event(), list[bool]()
+
+    def write_once_awaited(*arguments: Any) -> None:
+        assert is_awaited.wait(60)
+        is_awaited.clear()
+        write(*arguments)
+
+    def recorded_wait(writer: BackgroundWriter) -> None:
+        if writer._pending is not None:
+            waits.append(on_main.is_set())
+            is_awaited.set()
+        wait(writer)
+
+    def recorded_run(world: World, work: Callable[[], object]) -> None:
+        on_main.set()
+        run_on_main(world, work)
+        on_main.clear()
+
+    monkeypatch.setattr(Trainer, "_write", write_once_awaited)
+    monkeypatch.setattr(BackgroundWriter, "wait", recorded_wait)
+    monkeypatch.setattr(World, "run_on_main", recorded_run)
+    train_tiny(with_train(tiny_recipe, max_steps=2, save_every=1), tiny_data)
+    assert waits == [True, True]
 
 
 @pytest.mark.slow
