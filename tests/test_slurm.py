@@ -99,7 +99,7 @@ def test_the_time_limit_signal_reaches_torchrun_and_the_job_is_requeued(cluster:
     with subprocess.Popen(["bash", SCRIPT, "recipe.toml"], env=cluster) as job:
         wait_until((Path(cluster["LOGS"]) / "running").exists)
         job.send_signal(signal.SIGUSR1)
-        assert job.wait(timeout=30) == 143
+        assert job.wait(timeout=60) == 143
     assert logged(cluster, "scontrol")[1:] == ["requeue 1234567"]
 
 

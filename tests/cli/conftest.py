@@ -183,7 +183,7 @@ def pipe_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeIn]:
     for file in files:
         file.close()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
 
 
 def _write(descriptor: int, content: bytes) -> None:

@@ -164,7 +164,7 @@ def test_standard_input_and_pipes_are_compared_like_files(
     writer.start()
     pipe_in(lambda write: write((texts / "fair").read_bytes()))
     status, out, err = nmt("compare", "--ref", tmp_path / "ref", texts / "good", "-", *options)
-    writer.join(20)
+    writer.join(60)
     assert (status, err) == (0, "")
     assert [line.split()[1:] for line in out.replace("standard input", "fair").splitlines()] == [
         line.split()[1:] for line in expected.splitlines()

@@ -126,7 +126,7 @@ def test_pipes_and_links_are_written_in_place(folder: Path, nmt: Nmt, command: s
     reader.start()
     status, _, err = nmt(*commands(folder)[command], pipe)
     assert status == 0, err
-    reader.join(20)
+    reader.join(60)
     assert pipe.is_fifo()
     assert nmt(*commands(folder)[command], link)[0] == 0
     assert link.is_symlink()

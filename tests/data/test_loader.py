@@ -218,7 +218,7 @@ def test_prefetching_is_bounded_and_stops_at_close(
     monkeypatch.setattr(TrainingBatches, "_update", prepare_and_count)
     batches = TrainingBatches(store, RECIPE, seed=1)
     limit = _PREFETCHED_UPDATES + 1  # the last one waits for a slot of the queue
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(prepared) < limit and time.monotonic() < deadline:
         time.sleep(0.001)
     time.sleep(0.05)  # time to exceed the limit

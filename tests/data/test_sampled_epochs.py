@@ -117,7 +117,7 @@ def test_close_stops_background_work(workers: int, bpe_corpus: Path, sample: Sam
     epochs.close()
     epochs.close()
     for thread in segmenting_threads():
-        thread.join(timeout=5)
+        thread.join(timeout=60)
     assert segmenting_threads() == []
     assert multiprocessing.active_children() == []
     assert set(epoch_names(bpe_corpus)) <= {"epoch-0", "epoch-1"}
@@ -134,7 +134,7 @@ def test_close_releases_waiting_callers(
 
     def slow(*arguments: object) -> None:
         entered.set()
-        assert epochs._closed.wait(30)
+        assert epochs._closed.wait(60)
 
     def wait_for_epoch() -> None:
         with pytest.raises(SamplingClosed) as error:
@@ -144,9 +144,9 @@ def test_close_releases_waiting_callers(
     monkeypatch.setattr(PairWriter, "append", slow)
     thread = threading.Thread(target=wait_for_epoch)
     thread.start()
-    assert entered.wait(30 if builds else 0.1) == builds
+    assert entered.wait(60 if builds else 0.1) == builds
     epochs.close()
-    thread.join(timeout=30)
+    thread.join(timeout=60)
     assert len(caught) == 1
 
 
@@ -164,7 +164,7 @@ def test_other_ranks_wait_for_the_builder(bpe_corpus: Path, sample: Sample) -> N
     waiting.remove_before(1)
     assert "epoch-0" in epoch_names(bpe_corpus)
     store = sample(bpe_corpus).store(0)
-    thread.join(timeout=30)
+    thread.join(timeout=60)
     assert to_lists(found[0].src) == to_lists(store.src)
 
 

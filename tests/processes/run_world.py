@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -21,12 +22,22 @@ LINES = [["Guten Tag", "", "zwei\u2028Zeilen \ud800"], [], ["日本語"]]
 MISSING = "corpus.en is missing; it must be there; look for it"
 
 
+@contextmanager
+def timeout(world: World, seconds: float) -> Iterator[None]:
+    """Change the timeout at synchronization points in a `with` block; NMT_TIMEOUT_SECONDS also limits the start."""
+    assert world.detector is not None
+    before, world.detector.timeout = world.detector.timeout, seconds
+    yield
+    world.detector.timeout = before
+
+
 def collectives(world: World, folder: Path) -> None:
     """Call every collective once and write the results to a file."""
     started = time.monotonic()
-    world.run_on_main(lambda: time.sleep(1.5))  # longer than NMT_TIMEOUT_SECONDS, which does not apply
-    time.sleep(1.5 if world.is_main else 0.0)  # nor here
-    world.barrier_without_timeout()
+    with timeout(world, 1.0):
+        world.run_on_main(lambda: time.sleep(1.5))  # the timeout does not apply
+        time.sleep(1.5 if world.is_main else 0.0)  # nor here
+        world.barrier_without_timeout()
     results = {
         "run_on_main": time.monotonic() - started,
         "sum": world.sum(torch.tensor([world.rank, 10])).tolist(),
@@ -52,7 +63,7 @@ def work(world: World, folder: Path) -> None:
 
 def compute(world: World, folder: Path) -> None:
     """Never synchronize, like a process that waits for its GPU: only the failure detector can end it."""
-    time.sleep(60)
+    time.sleep(600)
 
 
 def fail(world: World, folder: Path) -> None:
@@ -86,9 +97,10 @@ def refuse_in_run_on_main(world: World, folder: Path) -> None:
 
 
 def hang(world: World, folder: Path) -> None:
-    if world.rank == 1:
-        time.sleep(60)
-    world.barrier()
+    with timeout(world, 1.0):
+        if world.rank == 1:
+            time.sleep(600)
+        world.barrier()
 
 
 def leave(world: World, folder: Path) -> None:

@@ -201,7 +201,7 @@ def test_all_ranks_join_though_the_store_holds_keys_of_earlier_processes() -> No
 
         def join(rank: int, delay: float, found: dict[int, tuple[str, list[Peer]]] = found) -> None:
             time.sleep(delay)
-            found[rank] = join_job(store, rank, 3, timeout=20)
+            found[rank] = join_job(store, rank, 3, timeout=60)
 
         threads = [threading.Thread(target=join, args=(rank, 0.05 * rank)) for rank in range(3)]
         for thread in threads:
@@ -318,7 +318,7 @@ def test_a_collective_in_progress_does_not_block_the_exit(start: Start) -> None:
 
 @pytest.mark.slow
 def test_results_of_collectives_of_three_processes(start: Start, tmp_path: Path) -> None:
-    job = start("collectives", size=3, NMT_TIMEOUT_SECONDS="1")
+    job = start("collectives", size=3)
     assert [job.wait(rank, 60) for rank in range(3)] == [0, 0, 0], [job.stderr(rank) for rank in range(3)]
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
     assert all(result["run_on_main"] >= 2.9 for result in results), "every rank must wait twice"
@@ -373,7 +373,7 @@ def test_a_stopped_process_ends_the_job_and_is_named(start: Start) -> None:
 
 @pytest.mark.slow
 def test_a_hanging_process_is_named(start: Start) -> None:
-    job = start("hang", NMT_TIMEOUT_SECONDS="1")
+    job = start("hang")
     assert [job.wait(rank, 60) for rank in (0, 1)] == [1, 1]
     assert job.messages() == [
         f"nmt: {job.name(1)} hangs: the other ranks have waited for it for 1 seconds{REMEDY}, "

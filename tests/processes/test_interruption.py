@@ -17,9 +17,9 @@ def test_a_reader_that_exits_ends_a_block_that_writes_nothing() -> None:
     started = time.monotonic()
     with pytest.raises(BrokenPipeError), interruptible(), ended_by_reader(writer):
         threading.Timer(0.05, os.close, [reader]).start()
-        time.sleep(20.0)
+        time.sleep(120.0)
     os.close(writer)
-    assert time.monotonic() - started < 10.0
+    assert time.monotonic() - started < 60.0
 
 
 def test_a_job_that_a_reader_ends_is_not_interrupted() -> None:
@@ -28,7 +28,7 @@ def test_a_job_that_a_reader_ends_is_not_interrupted() -> None:
         try:
             with ended_by_reader(writer):
                 os.close(reader)
-                time.sleep(20.0)
+                time.sleep(120.0)
         except BrokenPipeError as error:  # as `start_world` does
             raise JobEnded("") from error
     os.close(writer)

@@ -68,7 +68,7 @@ class EchoTranslator:
     ) -> list[list[Translation]]:
         lines = [one.text for one in inputs]
         self.batches.append(lines)
-        assert self.may_run.wait(20)
+        assert self.may_run.wait(60)
         if "bad" in lines:
             raise RuntimeError("a bad line")
         return [

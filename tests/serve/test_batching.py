@@ -19,7 +19,7 @@ class FakeModel:
 
     def __call__(self, group: str, items: list[int]) -> list[int]:
         self.has_started.set()
-        assert self.may_run.wait(20)
+        assert self.may_run.wait(60)
         self.batches.append((group, items))
         if 13 in items:
             raise ValueError("13 is invalid")
@@ -42,7 +42,7 @@ def batcher(model: FakeModel) -> Iterator[Batcher]:
 def block_worker(batcher: Batcher, model: FakeModel) -> list[Future[list[Any]]]:
     """Block the worker with one item; later items wait in the queue."""
     futures = batcher.submit("first", [0])
-    assert model.has_started.wait(20)
+    assert model.has_started.wait(60)
     return futures
 
 
@@ -156,13 +156,13 @@ def test_idle_threads_share_the_queue_and_run_at_the_same_time(model: FakeModel)
     both_started = threading.Barrier(3)
 
     def wait_for_the_other_thread(group: str, items: list[int]) -> list[int]:
-        both_started.wait(20)
+        both_started.wait(60)
         return model(group, items)
 
     batcher = Batcher(wait_for_the_other_thread, BatchingOptions(4, 10, max_delay=0.05), num_threads=2)
     with batcher._changed:  # the threads see no incomplete queue, even if this thread is slow
         futures = [batcher.submit("a", [item]) for item in range(4)]
-    both_started.wait(20)
+    both_started.wait(60)
     model.may_run.set()
     assert [results(own) for own in futures] == [[0], [2], [4], [6]]
     assert sorted(model.batches) == [("a", [0, 1]), ("a", [2, 3])]

@@ -14,7 +14,7 @@ from nmt.serve.delivery import Delivery
 def run_thread(call: Callable[[], None]) -> None:
     thread = threading.Thread(target=call)
     thread.start()
-    thread.join(20)
+    thread.join(60)
 
 
 def test_results_that_are_ready_together_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def test_results_that_are_ready_together_wake_the_loop_once(monkeypatch: pytest.
         signals = [delivery.watch(future) for future in futures]
         signals[2].cancel()  # as by a request after a timeout
         run_thread(finish)  # blocks the loop
-        done, _ = await asyncio.wait(signals, timeout=20)
+        done, _ = await asyncio.wait(signals, timeout=60)
         assert len(done) == len(signals)
         return num_calls
 
@@ -61,7 +61,7 @@ def test_no_result_of_several_threads_is_lost() -> None:
 
             for number in range(4):
                 threading.Thread(target=finish, args=(futures[number::4],)).start()
-            _, pending = await asyncio.wait(signals, timeout=20)
+            _, pending = await asyncio.wait(signals, timeout=60)
             assert not pending
 
     asyncio.run(wait())

@@ -96,7 +96,7 @@ def test_named_pipe_is_written_in_place(tmp_path: Path, name: str) -> None:
     os.mkfifo(pipe)
     thread, found = read_in_thread(pipe)
     write(Output(pipe), "one\n")
-    thread.join(20)
+    thread.join(60)
     assert (gzip.decompress(found[0]) if name.endswith("gz") else found[0]) == b"one\n"
     assert pipe.is_fifo() and [path.name for path in tmp_path.iterdir()] == [name]
     with pytest.raises(UserError, match="must be a regular file"):

@@ -113,7 +113,7 @@ def test_a_named_pipe_is_written_in_place(tmp_path: Path) -> None:
     reader.start()
     with TermReport(pipe).open(done=0):
         pass
-    reader.join(timeout=30)
+    reader.join(timeout=60)
     assert received == [HEADER.encode()] and pipe.is_fifo()
 
 

@@ -17,7 +17,7 @@ def test_writes_are_ordered_and_finished() -> None:
     gate = threading.Event()
 
     def first() -> None:
-        gate.wait(20)
+        gate.wait(60)
         done.append(1)
 
     with BackgroundWriter() as writer:

@@ -48,25 +48,25 @@ print(flush=True)
 time.sleep(0.3)
 file.write("process 7")
 file.flush()
-time.sleep(30)
+time.sleep(600)
 """
 
 
 def hold(run: Path, ready: Event) -> None:
     with run_lock(run):
         ready.set()
-        time.sleep(60)
+        time.sleep(600)
 
 
 @contextmanager
 def holding(run: Path) -> Iterator[BaseProcess]:
-    """Start a process that holds the lock of a run for a minute; kill it at the end of a `with` block."""
+    """Start a process that holds the lock of a run; kill it at the end of a `with` block."""
     context = multiprocessing.get_context("fork")
     ready = context.Event()
     process = context.Process(target=hold, args=(run, ready))
     process.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(60)
         yield process
     finally:
         process.kill()
@@ -129,14 +129,14 @@ def test_one_of_many_concurrent_threads_locks_a_run(tmp_path: Path) -> None:
     results = queue.Queue[str]()
 
     def lock() -> None:
-        start.wait(20)
+        start.wait(60)
         try:
             with run_lock(tmp_path / "run"):
                 results.put("locked")
-                end.wait(20)
+                end.wait(60)
         except UserError as error:
             results.put(str(error))
-            end.wait(20)
+            end.wait(60)
 
     sys.setswitchinterval(1e-6)
     try:
@@ -193,10 +193,10 @@ def test_a_holder_that_writes_its_name_late_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_children_do_not_hold_the_lock(tmp_path: Path) -> None:
     with run_lock(tmp_path / "run"):
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
         forked = os.fork()
         if not forked:
-            time.sleep(60)
+            time.sleep(600)
             os._exit(0)
     try:
         subprocess.run([sys.executable, "-c", LOCK_ONCE, str(tmp_path / "run")], check=True, cwd=ROOT)
