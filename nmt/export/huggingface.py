@@ -67,12 +67,15 @@ def _check_architecture(recipe: ModelRecipe, metadata: ModelMetadata) -> None:
 
 
 def _text_options(metadata: ModelMetadata) -> dict[str, Any]:
-    """Return the text options that the model was trained with."""
+    """Return the text options that the model was trained with, and its own tag."""
     return {
         "unicode_form": metadata.unicode_form,
         "max_tokens": metadata.max_tokens,
         "longest_source": metadata.longest_source,
         "context": metadata.context._asdict(),
+        "tags": metadata.tags,
+        "trained_directions": list(metadata.trained_directions),
+        "tag": metadata.decode.tag,
     }
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 from torch import Tensor
 
 from nmt.checkpoint import model_files, read_tensors
@@ -97,6 +97,9 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
     decode = from_generation_config(generation, recipe.max_positions)
     if decode.beam_size > 1 and not generation.get("early_stopping"):
         say("early_stopping is not set: transformers searches longer than nmt; --set stop=exact also does, more slowly")
+    text = _text_options(source, config, is_nmt=src.is_nmt)
+    if (tag := text.pop("tag", None)) is not None:
+        decode = decode.model_copy(update={"tag": tag})
     tokenizer_config = _read_optional(source / "tokenizer_config.json", default={})
     metadata = ModelMetadata(
         src_lang=src_lang or _language(tokenizer_config, "source_lang", "--src-lang"),
@@ -105,7 +108,7 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
         tgt_vocab_size=len(tgt.rows),
         decode=decode,
         origin={"imported": source.resolve().name},
-        **_text_options(source, config, is_nmt=src.is_nmt),
+        **text,
     )
     if src.subword_model == tgt.subword_model:
         files = {"tokenizer.model": src.subword_model}
@@ -115,12 +118,15 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
 
 
 class _TextOptions(Section, extra="ignore"):
-    """The entry of an nmt export in config.json, in which later versions may have further keys."""
+    """The entry of an nmt export in config.json. Later versions may have further keys; earlier ones lack the tags."""
 
     unicode_form: UnicodeForm
     max_tokens: PositiveInt
     longest_source: NonNegativeInt | None
     context: Context
+    tags: dict[str, str] = Field(default_factory=dict)
+    trained_directions: tuple[str, ...] = ()
+    tag: str | None = None
 
 
 def _text_options(source: Path, config: Config, *, is_nmt: bool) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from nmt.export.parity import load_huggingface
 from nmt.grammar import ToyPair
 from nmt.model.layers import sinusoids
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import Context, DecodeRecipe
+from nmt.recipe import TERM_MARKERS, Context, DecodeRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.text.tokenizer import Tokenizers
 from tests.export.conftest import MakeModel
@@ -202,10 +202,21 @@ def test_import_of_an_export_restores_the_options_of_the_text(
     make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmt.export.bundle.is_installed", lambda package: False)
-    text = {"unicode_form": "NFKC", "max_tokens": 40, "longest_source": 39, "context": Context(2, "both")}
-    export_model(make_model(text=text), tmp_path / "export", ExportOptions("huggingface", check_parity=False))
+    text: dict[str, object] = {"unicode_form": "NFKC", "max_tokens": 40, "longest_source": 39}
+    text |= {"context": Context(2, "both"), "tags": dict.fromkeys(TERM_MARKERS, "en to de")}
+    text |= {"trained_directions": ("en to de", "en to fr")}
+    decode = DecodeRecipe(length_penalty="power", tag=TERM_MARKERS[0])
+    model = make_model(text=text, marks_terms=True, decode=decode)
+    export_model(model, tmp_path / "export", ExportOptions("huggingface", check_parity=False))
     metadata = read_marian(tmp_path / "export").metadata
     assert {name: getattr(metadata, name) for name in text} == text
+    assert metadata.decode.tag == TERM_MARKERS[0]
+    config = json.loads((tmp_path / "export" / "config.json").read_text())
+    for name in ("tags", "trained_directions", "tag"):
+        del config["nmt"][name]
+    (tmp_path / "export" / "config.json").write_text(json.dumps(config))
+    metadata = read_marian(tmp_path / "export").metadata  # an export of an earlier version
+    assert (metadata.tags, metadata.trained_directions, metadata.decode.tag) == ({}, (), None)
 
 
 @pytest.mark.parametrize(
