@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -78,7 +78,7 @@ class TranslationJob:
                     "several processes cannot translate a pipe with this model, which needs the translations of "
                     "previous lines; translate a file, or leave out --processes"
                 )
-            state = self.source.file_state()
+            states = self.source.file_states()
             count = self.source.check()
             if workers.size > 1:  # each process reads the input, and translates a part of it
                 digest = InputDigest()
@@ -90,19 +90,24 @@ class TranslationJob:
             opened = self._open_output(resume=resume, restart=restart) if workers.is_main else nullcontext()
             with opened as sink:
                 summarize = self._translate(workers, count, sink)
-                if workers.is_main and self.source.file_state() not in (state, None):
-                    raise self._changed_input(sink, resume=resume)
+                if workers.is_main:
+                    self._require_unchanged(states, sink, resume=resume)
             if summarize is not None:  # after the output is complete, in case stderr is closed
                 summarize()
 
-    def _changed_input(self, sink: PartFile | Stream | None, *, resume: bool) -> UserError:
-        """Return the error for an input that changed during translation."""
+    def _require_unchanged(
+        self, states: Mapping[Path, object], sink: PartFile | Stream | None, *, resume: bool
+    ) -> None:
+        """Raise UserError if a file of the input changed during translation. states: `Source.file_states` before"""
+        changed = [path for path, state in self.source.file_states().items() if states.get(path) != state]
+        if not changed:
+            return
         remedy = "rerun the command"
         if isinstance(sink, PartFile) and self.source.reader.format not in DOCUMENT_FORMATS and not resume:
             remedy += " with --resume, which fails if translated lines have changed, or with --restart"
-        return UserError(
-            f"{self.source.name} changed while it was translated, so the translations may be those of old and new "
-            f"lines; the input must stay the same; {remedy}"
+        raise UserError(
+            f"{changed[0]} changed during translation, so the translations may be those of old and new lines; it must "
+            f"stay the same; {remedy}"
         )
 
     def _mismatched_format(self) -> str:

@@ -133,12 +133,17 @@ class Source:
                 pass
         return count
 
-    def file_state(self) -> tuple[int, int, int] | None:
-        """Return what changes when the file is modified: inode, size and time; None for a pipe or a deleted file."""
-        if self.pipe is not None or not self.path.exists():
-            return None
-        status = self.path.stat()
-        return status.st_ino, status.st_size, status.st_mtime_ns
+    def file_states(self) -> dict[Path, tuple[int, int, int]]:
+        """Return what changes when a file that is read is modified: inode, size and time.
+
+        Pipes and deleted files are missing.
+        """
+        states = {}
+        for path in (self.path if self.pipe is None else None, self.prefixes, self.required):
+            if path is not None and path.exists():
+                status = path.stat()
+                states[path] = status.st_ino, status.st_size, status.st_mtime_ns
+        return states
 
     def records(self) -> Iterator[Record]:
         """Yield the records without reading ahead.

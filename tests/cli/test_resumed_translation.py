@@ -91,7 +91,7 @@ def test_an_input_that_changes_during_translation_is_an_error(
     status, _, err = nmt(*command)
     if source.exists():
         assert status == 1
-        assert one_line(err).startswith(f"{source} changed while it was translated")
+        assert one_line(err).startswith(f"{source} changed during translation")
         assert one_line(err).endswith("with --resume, which fails if translated lines have changed, or with --restart")
         assert sorted(tmp_path.iterdir()) == [source, tmp_path / "out.txt.part", tmp_path / "out.txt.part.jsonl"]
         status, _, err = nmt(*command, "--resume")
@@ -99,6 +99,27 @@ def test_an_input_that_changes_during_translation_is_an_error(
     else:  # all lines were read from the open file
         assert status == 0
         assert len(out.read_text(encoding="utf-8").splitlines()) == len(SENTENCES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["--prefixes", "--required"])
+def test_constraints_that_change_during_translation_are_an_error(
+    model: Path, nmt: Nmt, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    constraints = tmp_path / "constraints"
+    constraints.write_bytes(as_bytes(["the"] * len(SENTENCES)))
+    translate = TranslationJob._translate
+
+    def translate_and_change(*arguments: Any) -> Callable[[], None] | None:
+        summarize = translate(*arguments)
+        constraints.write_bytes(as_bytes(["cat"] * len(SENTENCES)))
+        return summarize
+
+    monkeypatch.setattr(TranslationJob, "_translate", translate_and_change)
+    out = tmp_path / "out.txt"
+    status, _, err = nmt("translate", model, sentences, option, constraints, "-o", out, "--engine", "torch")
+    assert (status, out.exists()) == (1, False)
+    assert one_line(err).startswith(f"{constraints} changed during translation")
 
 
 @pytest.mark.slow
