@@ -29,7 +29,7 @@ class TextGenerator(Translator):
         self, inputs: Sequence[TranslatorInput], n_best: int | None = None, *, partial_word: bool = False
     ) -> Callable[[], list[list[Translation]]]:
         """Start the continuation of each line; see `Translator.start_translation`."""
-        if any(item.prefix or item.glossary is not None for item in inputs):
+        if any(item.prefix.strip() or item.glossary is not None for item in inputs):
             raise UserError(CONTINUES_LINES)
         if self._reverse_target and any(item.text for item in inputs):
             raise UserError(

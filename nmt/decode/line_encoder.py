@@ -173,10 +173,10 @@ class LineEncoder:
 
     def _prefix(self, prefix: str, *, partial_word: bool) -> tuple[list[int], bytes]:
         """Return the tokens of a prefix, which must fit the maximum output length, and the bytes of a partial word."""
-        if self._reverse_target and prefix:
-            raise UserError(f"{RIGHT_TO_LEFT}; remove the prefixes")
         if not prefix.strip():
             return [], b""
+        if self._reverse_target:
+            raise UserError(f"{RIGHT_TO_LEFT}; remove the prefixes")
         tokens = self._tokenizers.tgt.encode(normalize(prefix, self._unicode_form))
         partial = b""
         if partial_word and prefix[-1].isspace():

@@ -389,6 +389,8 @@ class TextTranslator(ABC):
 
     def _tasks(self, item: TranslatorInput, parts: Sequence[Part], *, partial_word: bool) -> list[Task]:
         """Return the tasks of a line; run searches to assign its required phrases to its parts."""
+        if not parts:  # the constraints of a line without text are ignored, even those that no output could satisfy
+            return []
         tasks = self._encoder.tasks(item, parts, partial_word=partial_word)
         tasks = self._assign(tasks, self._encoder.required(item.required))
         return tasks if item.glossary is None else self._encoder.add_terms(tasks, parts, item.glossary)

@@ -114,3 +114,9 @@ def test_invalid_required_phrases_are_errors(tokenizers: Tokenizers) -> None:
         with pytest.raises(UserError, match=message) as raised:
             one.translate(["cat"], required=required)
         assert "\n" not in str(raised.value) and str(raised.value).count(";") == 2
+
+
+def test_constraints_of_lines_without_text_are_ignored_even_if_no_output_fits(tokenizers: Tokenizers) -> None:
+    translator = make_translator(CopyModel(tokenizers.src.vocab_size), tokenizers, max_positions=6)
+    long = "the cat sees the old red tree"
+    assert translator.translate(["cat", " "], ["", long], [[], [long]]) == ["cat", ""]

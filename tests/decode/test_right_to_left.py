@@ -125,6 +125,7 @@ def test_constraints_are_reversed_and_prefixes_rejected(models: tuple[Path, Path
     with pytest.raises(UserError, match="from right to left"):
         plain.translate(["a"], prefixes=["w1"])
     assert plain.translate([""], prefixes=[""]) == [""]
+    assert plain.translate(LINES[2:3], prefixes=["\r"]) == plain.translate(LINES[2:3])  # of a blank line with CRLF
 
 
 def test_ensembles_of_both_directions_are_rejected(models: tuple[Path, Path]) -> None:
