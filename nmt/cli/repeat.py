@@ -23,6 +23,7 @@ from nmt.experiments.results import (
     notes_on_training,
     read_results,
     require_comparable,
+    require_same_test_sets,
     result_tables,
     runs_section,
     warn_of_replaced,
@@ -77,17 +78,16 @@ def repeat(
     runs = sweep.runs(folder)
     if not list_runs:
         require_own_folder(folder, runs)
+    require_translations(runs)
     has_report = not (list_runs or prepare_only or only)
     if has_report:
-        require_translations(runs)
-        require_comparable(runs, metric)
-        if not runs[0].recipe.data.test:
-            warn(f"{runs[0].recipe_file} has no test set; the table will be empty; add a test set to data.test")
-        warn_of_replaced(folder, runs, metric)
+        _check_report(runs, metric, folder)
     elif metric is not None or output != "text":
         raise CommandError(
             "--metric, --format and --json have no effect without a report; leave them out, or execute all runs"
         )
+    elif not list_runs:  # the table of these runs is printed later
+        require_same_test_sets(runs)
     chosen = runs if only is None else [_numbered(runs, only)]
     if list_runs:
         _list(chosen)
@@ -100,6 +100,14 @@ def repeat(
             f"{len(failed)} of {counted(len(chosen), 'run')} failed: {'; '.join(run.name for run in failed)}; the "
             "lines above say why; fix the cause and rerun the command"
         )
+
+
+def _check_report(runs: Sequence[Run], metric: str | None, folder: Path) -> None:
+    """Raise UserError, before training, unless the runs can be compared; warn of an empty table and lost results."""
+    require_comparable(runs, metric)
+    if not runs[0].recipe.data.test:
+        warn(f"{runs[0].recipe_file} has no test set; the table will be empty; add a test set to data.test")
+    warn_of_replaced(folder, runs, metric)
 
 
 def _load(recipe: Path, overrides: Sequence[str], vary: Sequence[str], seeds: int | None) -> Sweep:

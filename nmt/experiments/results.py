@@ -75,19 +75,29 @@ class TestResult:
     variants: tuple[VariantResult, ...]
 
 
-def require_comparable(runs: Sequence[Run], metric: str | None) -> None:
-    """Raise UserError, before training, for test sets or metrics that differ or are unavailable."""
-    recipes = list({run.variant: run.recipe for run in runs}.values())
+def require_same_test_sets(runs: Sequence[Run]) -> None:
+    """Raise UserError, before training, for variants with different test sets; reads them if `data.root` differs."""
+    recipes = [run.recipe for run in runs]
     if any(recipe.data.test != recipes[0].data.test for recipe in recipes):
         raise UserError("variants must have the same test sets to be compared; remove data.test from their options")
-    tests = [test_sets(recipe) for recipe in {recipe.data.root: recipe for recipe in recipes}.values()]
+    by_root = {recipe.data.root: recipe for recipe in recipes}
+    if len(by_root) == 1:
+        return
+    tests = list(map(test_sets, by_root.values()))
     for name, test in tests[0].items():
         if any((other[name].src, other[name].refs) != (test.src, test.refs) for other in tests[1:]):
             raise UserError(
                 f"data.test.{name} has different text in another data.root; variants must have the same test sets to "
                 "be compared; give absolute paths to its files"
             )
-    signatures = [_signature(recipe, metric, next(iter(tests[0].values()))) for recipe in recipes if tests[0]]
+
+
+def require_comparable(runs: Sequence[Run], metric: str | None) -> None:
+    """Raise UserError, before training, for test sets or metrics that differ or are unavailable."""
+    require_same_test_sets(runs)
+    recipes = list({run.variant: run.recipe for run in runs}.values())
+    test = next(iter(test_sets(recipes[0]).values()), None)
+    signatures = [] if test is None else [_signature(recipe, metric, test) for recipe in recipes]
     distinct = list(dict.fromkeys(signatures))
     if len(distinct) > 1:
         raise UserError(

@@ -191,14 +191,15 @@ def test_changes_during_training_are_noted(recipe: Path, nmt: Nmt, monkeypatch: 
     assert note in " ".join(err.split())
 
 
-def test_a_language_model_is_refused_before_any_work(recipe: Path, nmt: Nmt) -> None:
+@pytest.mark.parametrize("mode", [(), ("--list",), ("--prepare-only",), ("--only", 1)])
+def test_a_language_model_is_refused_before_any_work(recipe: Path, nmt: Nmt, mode: tuple[object, ...]) -> None:
     Path("lines.txt").write_text("a\n")
     corpora = [
         "data.train=[{kind='monolingual', path='lines.txt'}]",
         "data.valid=[{kind='monolingual', path='lines.txt'}]",
     ]
     options = ("src_lang=zxx", *corpora, "data.test={}", "evaluate.metrics=", "decode.max_length_ratio=")
-    status, out, err = nmt("repeat", recipe, *options)
+    status, out, err = nmt("repeat", recipe, *options, *mode)
     assert (status, out) == (2, "")
     assert "tiny.toml trains a language model; nmt repeat compares translations; run each seed with" in one_line(err)
     assert not Path("runs").exists()
@@ -453,6 +454,11 @@ def test_datasets_whose_text_may_have_changed_are_named(
         (
             ("data.test={t={kind='tsv', path='t.tsv'}}", "--vary", "data.root=one,two"),
             "data.test.t has different text in another data.root; variants must have the same test sets",
+        ),
+        (("--vary", "data.test.heldout.pairs=5,6", "--only=1"), "variants must have the same test sets"),
+        (
+            ("data.test={t={kind='tsv', path='t.tsv'}}", "--vary", "data.root=one,two", "--prepare-only"),
+            "data.test.t has different text in another data.root",
         ),
         (("--vary", 'evaluate.metrics=["bleu"],["chrf"]'), "variants use different metrics, bleu BLEU|nrefs:1|"),
         (("--vary", "evaluate.tokenize=13a,char", "--metric", "bleu"), "tok:char|smooth:exp"),
