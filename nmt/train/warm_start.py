@@ -17,6 +17,7 @@ from nmt.errors import RecipeError, UserError
 from nmt.logs import is_first_rank, warn
 from nmt.models import TranslationModel, build_uninitialized
 from nmt.recipe import DecodeRecipe, ModelRecipe, Recipe, TokenizerRecipe, revalidate
+from nmt.recipe.corpora import directions
 from nmt.recipe.model import DROPOUT_OPTIONS
 from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe, warn_of_run
@@ -232,14 +233,20 @@ def changed_start_model(recipe: Recipe, state: TrainState) -> str:
 def text_differences(start: Path, recipe: Recipe) -> str:
     """Describe how the text of an initial model differs from that of a run; "" if it does not.
 
-    Compares the languages, the target order, the normalization, and the context if the initial model has one.
+    Compares the directions, the target order and the normalization; also context and tags, if the initial model was
+    trained with them.
     """
     metadata, data = read_model_metadata(start), recipe.data
+    trained, chosen = metadata.directions, directions(data.train, recipe)
+    are_tagged = any(corpus.tag is not None for corpus in data.train)
+    sides, tags = metadata.context.sides, ", ".join(metadata.tags)
     options = {
-        "languages": (f"{metadata.src_lang} to {metadata.tgt_lang}", f"{recipe.src_lang} to {recipe.tgt_lang}"),
+        "languages": (", ".join(trained), ", ".join(trained if set(chosen) <= set(trained) else chosen)),
         "data.reverse_target": (metadata.reverse_target, data.reverse_target),
         "data.unicode_form": (metadata.unicode_form, data.unicode_form),
         "data.context": (metadata.context.size, data.context if metadata.context.size else 0),
+        "data.context_sides": (sides, data.context_sides if metadata.context.has_target and data.context else sides),
+        "tags of data.train": (tags, tags if are_tagged or not tags else "none"),
     }
     pairs = {name: pair for name, pair in options.items() if pair[0] != pair[1]}
     return ", ".join(f"{key}: {old} in the initial model and {new} in the recipe" for key, (old, new) in pairs.items())

@@ -1,5 +1,6 @@
 """Rules of fine-tuning, without training: added tokens, frozen parameters and differences from the initial model."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,8 @@ import torch
 from nmt.errors import RecipeError, UserError
 from nmt.models import build_model
 from nmt.recipe import DecodeRecipe, ModelRecipe, Recipe, parse_recipe, revalidate
+from nmt.recipe.context import Context
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.train import warm_start
 from nmt.train.warm_start import (
     _added_rows,
@@ -139,17 +142,45 @@ def test_a_vocabulary_size_may_be_that_before_symbols_were_added(algorithm: str)
 def test_other_text_than_that_of_the_initial_model_is_described(
     tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = {"src_lang": "en", "tgt_lang": "de", "reverse_target": False, "unicode_form": tiny_recipe.data.unicode_form}
-    with_context = tiny_recipe.model_copy(update={"data": tiny_recipe.data.model_copy(update={"context": 1})})
+    form = tiny_recipe.data.unicode_form
+    (corpus,) = tiny_recipe.data.train
+
+    def with_data(**data: Any) -> Recipe:
+        return tiny_recipe.model_copy(update={"data": tiny_recipe.data.model_copy(update=data)})
+
+    def with_corpus(**options: Any) -> Recipe:
+        return with_data(train=(corpus.model_copy(update=options),))
+
+    with_context, french, tagged = with_data(context=1), with_corpus(tgt_lang="fr"), with_corpus(tag="<c>")
     order = "data.reverse_target: True in the initial model and False in the recipe"
-    for changes, size, recipe, expected in (
-        ({}, 0, tiny_recipe, ""),
-        ({}, 0, with_context, ""),  # the initial model need not have used context
-        ({}, 1, with_context, ""),
-        ({}, 1, tiny_recipe, "data.context: 1 in the initial model and 0 in the recipe"),
-        ({"tgt_lang": "fr"}, 0, tiny_recipe, "languages: en to fr in the initial model and en to de in the recipe"),
-        ({"reverse_target": True}, 0, tiny_recipe, order),
-    ):
-        metadata = SimpleNamespace(**(start | changes), context=SimpleNamespace(size=size))
+    both: dict[str, Any] = {
+        "trained_directions": ("en to de", "en to fr"),
+        "tags": {"<a>": "en to de", "<b>": "en to fr"},
+    }
+    cases: list[tuple[dict[str, Any], Recipe, str]] = [
+        ({}, tiny_recipe, ""),
+        ({}, with_context, ""),  # the initial model need not have used context
+        ({"context": Context(1, "source")}, with_context, ""),
+        (
+            {"context": Context(1, "source")},
+            tiny_recipe,
+            "data.context: 1 in the initial model and 0 in the recipe",
+        ),
+        (
+            {"context": Context(1, "both")},
+            with_context,
+            "data.context_sides: both in the initial model and source in the recipe",
+        ),
+        ({"tgt_lang": "fr"}, tiny_recipe, "languages: en to fr in the initial model and en to de in the recipe"),
+        ({}, french, "languages: en to de in the initial model and en to fr in the recipe"),
+        ({"tgt_lang": "fr"}, french, ""),
+        ({"trained_directions": both["trained_directions"]}, french, ""),
+        ({"reverse_target": True}, tiny_recipe, order),
+        ({}, tagged, ""),
+        (both, tagged, ""),
+        (both, tiny_recipe, "tags of data.train: <a>, <b> in the initial model and none in the recipe"),
+    ]
+    for changes, recipe, expected in cases:
+        metadata = replace(ModelMetadata("en", "de", 20, 20, form, DecodeRecipe()), **changes)
         monkeypatch.setattr(warm_start, "read_model_metadata", lambda _, metadata=metadata: metadata)
         assert text_differences(Path("start"), recipe) == expected
