@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -63,28 +63,38 @@ def locate_pairs(prepared: Prepared, recipe: Recipe, pairs: Sequence[StoredPair]
 
     A pair that occurs several times in a corpus gets the lowest number. Raises UserError if a corpus is unreadable.
     """
-    data, form = recipe.data, recipe.data.unicode_form
-    tokenizer = prepared.tokenizers.src
-    tags = tag_ids(data.train, tokenizer)
-    lowercases = prepared.tokenizers.tgt.lowercases()
+    data, tokenizer = recipe.data, prepared.tokenizers.tgt
+    lowercases = tokenizer.lowercases()
 
-    def target(text: str) -> str:
+    def folded(text: str) -> str:
         return text.replace("\u0130", "i").casefold() if lowercases else text  # the tokenizer lowercases dotted I to i
 
-    numbers: dict[tuple[int, Pair], int] = {}
-    for index in sorted({pair.corpus for pair in pairs}):
-        limit = data.max_tokens - (index in tags) if data.long_sources == "truncate" else None
-        missing = {(pair.src, target(pair.tgt)) for pair in pairs if pair.corpus == index}
-        targets = {tgt for _, tgt in missing}
+    def as_stored(text: str) -> str:
+        return tokenizer.decode(tokenizer.encode(text))
+
+    def search(index: int, missing: set[Pair], target: Callable[[str], str]) -> Iterator[tuple[Pair, int]]:
+        limit = data.max_tokens - (data.train[index].tag is not None) if data.long_sources == "truncate" else None
+        src_tokenizer, targets = prepared.tokenizers.src, {tgt for _, tgt in missing}
         corpus_pairs = read_pairs(data.train[index], ReadOptions.from_recipe(recipe))
         for number, (src, tgt) in enumerate(corpus_pairs, start=1):
-            tgt = target(normalize(tgt, form))
+            tgt = target(normalize(tgt, data.unicode_form))
             if tgt not in targets:
                 continue
-            text = tokenizer.decode(tokenizer.encode(normalize(src, form))[:limit]), tgt  # as stored
-            if text in missing:
-                missing.remove(text)
-                numbers[index, text] = number
+            ids = src_tokenizer.encode(normalize(src, data.unicode_form))[:limit]
+            pair = src_tokenizer.decode(ids), tgt
+            if pair in missing:
+                missing.remove(pair)
+                yield pair, number
             if not missing:
-                break
-    return [replace(pair, number=numbers.get((pair.corpus, (pair.src, target(pair.tgt))))) for pair in pairs]
+                return
+
+    # Encoding every target is slow. It is necessary if a tokenizer of another program normalizes further.
+    forms: tuple[tuple[Callable[[str], str], Callable[[str], str]], ...] = ((folded, folded), (str, as_stored))
+    numbers: dict[StoredPair, int] = {}
+    for index in sorted({pair.corpus for pair in pairs}):
+        chosen = [pair for pair in pairs if pair.corpus == index]
+        for wanted_form, read_form in forms:
+            keys = {pair: (pair.src, wanted_form(pair.tgt)) for pair in chosen if pair not in numbers}
+            found = dict(search(index, set(keys.values()), read_form)) if keys else {}
+            numbers |= {pair: found[key] for pair, key in keys.items() if key in found}
+    return [replace(pair, number=numbers.get(pair)) for pair in pairs]

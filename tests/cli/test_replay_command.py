@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 from torch.nn import functional as F
 
@@ -280,3 +281,28 @@ def test_pairs_with_truncated_and_lowercased_sources_are_located(recipe: Path, t
     prepared = prepare(loaded)
     found = locate_pairs(prepared, loaded, decode_pairs(prepared, loaded, range(61)))
     assert [pair.number for pair in found] == list(range(1, 62))
+
+
+def test_pairs_that_a_reused_tokenizer_normalizes_are_located(recipe: Path, tmp_path: Path) -> None:
+    pairs = [
+        ("a cup", "1 Tasse"),
+        ("half a cup", "\u00bd Tasse"),
+        ("\uff4fne \ufb01sh", "ein \ufb01sch"),
+        ("a cup", "1 Tasse"),
+    ]
+    (tmp_path / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([text for pair in pairs for text in pair]),
+        model_prefix=tmp_path / "spm",
+        vocab_size=30,
+        hard_vocab_limit=False,
+        normalization_rule_name="nmt_nfkc",
+        minloglevel=2,
+    )
+    options = [f"data.root={tmp_path}", "data.train=[{kind='tsv', path='a.tsv'}]", "tokenizer.vocab_size="]
+    loaded = load_recipe(recipe, [*options, f"run_dir={tmp_path}/run", f"tokenizer.start_from={tmp_path}/spm.model"])
+    for name in ("valid.en", "valid.de"):
+        (tmp_path / name).write_text("a\n")
+    prepared = prepare(loaded)
+    found = locate_pairs(prepared, loaded, decode_pairs(prepared, loaded, range(3)))
+    assert [(pair.tgt, pair.number) for pair in found] == [("1 Tasse", 1), ("1\u20442 Tasse", 2), ("ein fisch", 3)]
