@@ -360,9 +360,12 @@ def _similarities(average: Path, models: Sequence[Path]) -> list[float]:
 
 
 def _kind(recipe: ModelRecipe, metadata: ModelMetadata) -> dict[str, Any]:
-    """Return what models must have in common to be averaged, besides shapes and tokenizers."""
+    """Return what models must have in common to be averaged, besides shapes and tokenizers.
+
+    Fine-tuning may change the other options.
+    """
     text = {"unicode_form": metadata.unicode_form, "reverse_target": metadata.reverse_target}
-    return {**recipe.model_dump(exclude=set(DROPOUT_OPTIONS)), **text, "context": metadata.context}
+    return {**recipe.model_dump(exclude={*DROPOUT_OPTIONS, "max_positions"}), **text, "context": metadata.context}
 
 
 def write_ema(checkpoint: Path, out: Path, decode: DecodeRecipe | None = None, *, replaces: bool = False) -> None:

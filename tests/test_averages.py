@@ -81,7 +81,7 @@ def test_models_of_different_shape_cannot_be_averaged(tmp_path: Path) -> None:
 def test_a_model_is_averaged_with_its_fine_tuned_version(tmp_path: Path, nmt: Nmt) -> None:
     first = write_model(tmp_path / "first", 1)
     tensors = {name: tensor + 0.01 for name, tensor in model_tensors(first).items()}
-    tuned = TINY.model_copy(update={"dropout": 0.3})
+    tuned = TINY.model_copy(update={"dropout": 0.3, "max_positions": 2 * TINY.max_positions})
     origin = {"recipe": "tuned", "step": 9, "moving_average": "step-00000009"}
     metadata = replace(METADATA, tags={"<news>": "en to de"}, origin=origin)
     write_directory(tmp_path / "tuned", model_files(tuned, tensors, {"tokenizer.model": b"pieces"}, metadata))
@@ -89,7 +89,7 @@ def test_a_model_is_averaged_with_its_fine_tuned_version(tmp_path: Path, nmt: Nm
     assert (status, out.strip()) == (0, str(tmp_path / "mean"))
     assert err == f"averaged {tmp_path / 'first'}, {tmp_path / 'tuned'}\n"
     mean = load_model(tmp_path / "mean", CPU)
-    assert mean.metadata.tags == metadata.tags
+    assert (mean.metadata.tags, mean.model.recipe) == (metadata.tags, tuned)
     weights = [read_manifest(tmp_path / name)["model.safetensors"][1] for name in ("first", "tuned")]
     assert mean.metadata.origin == {"recipe": "tuned", "step": 9, "averaged": ["first", "tuned"], "weights": weights}
     for name, parameter in mean.model.named_parameters():
