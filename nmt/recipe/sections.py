@@ -469,7 +469,7 @@ class Recipe(Section):
                 )
         if not self.is_language_model:
             return
-        if not self.tokenizer.joint and self.tokenizer.start_from is None:
+        if not self.tokenizer.joint and not self.reuses_tokenizer:
             raise ValueError("tokenizer.joint is false; a language model has one language; set tokenizer.joint to true")
         if self.data.context:
             raise ValueError("data.context needs a source; a language model has none; set it to 0")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from nmt.checkpoint import load_tensors, read_tensors
@@ -16,7 +17,7 @@ from nmt.data.reused_tokenizers import expected_vocab_sizes, find_tokenizers, wi
 from nmt.errors import RecipeError, UserError
 from nmt.logs import is_first_rank, warn
 from nmt.models import TranslationModel, build_uninitialized
-from nmt.recipe import DecodeRecipe, ModelRecipe, Recipe, TokenizerRecipe, revalidate
+from nmt.recipe import DecodeRecipe, ModelRecipe, Recipe, TokenizerRecipe, explain, revalidate
 from nmt.recipe.corpora import directions
 from nmt.recipe.model import DROPOUT_OPTIONS
 from nmt.recipe.toml import toml_value
@@ -65,7 +66,10 @@ def with_start_model(recipe: Recipe, *, warns: bool = False) -> Recipe:
             raise UserError(
                 f"train.start_from {start}: {differences}; they must be equal; correct or remove the model section"
             )
-        model = ModelRecipe.model_validate(architecture.model_dump() | explicit)
+        try:
+            model = ModelRecipe.model_validate(architecture.model_dump() | explicit)
+        except ValidationError as error:  # such as a dropout option of the other architecture
+            raise RecipeError(f"train.start_from {start}: {explain(error, ModelRecipe)}") from error
         recipe = recipe.model_copy(update={"model": model, "decode": _with_alignments_of(decode, recipe.decode)})
     recipe = _with_tokenizer_of(source, recipe, warns=warns)
     if recipe.model.tied_embeddings == "three-way" and not recipe.tokenizer.joint:

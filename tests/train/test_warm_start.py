@@ -22,6 +22,7 @@ from nmt.train.warm_start import (
     _with_new_tokens,
     freeze,
     text_differences,
+    with_start_model,
 )
 
 SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 1, "num_decoder_layers": 1}
@@ -128,6 +129,24 @@ def test_options_are_compared_with_the_architecture_of_the_initial_model(overrid
     assert revalidate(parse_recipe(TUNED, [*overrides, f"model.{model}"])).train.start_from == Path("start")
     with pytest.raises(RecipeError):
         parse_recipe(TUNED, [*overrides, "train.start_from="])
+
+
+def test_a_dropout_option_of_the_other_architecture_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    gru = ModelRecipe(architecture="gru", d_model=8)
+    monkeypatch.setattr(warm_start, "_read_start", lambda *_: (gru, DecodeRecipe()))
+    with pytest.raises(RecipeError) as raised:
+        with_start_model(parse_recipe(TUNED, ["model.attention_dropout=0.1"]))
+    assert str(raised.value).startswith("train.start_from start: model.attention_dropout has no effect on architecture")
+
+
+def test_a_language_model_with_two_tokenizers_can_be_fine_tuned() -> None:
+    """It reuses the tokenizers of a translation model."""
+    corpora = "[{kind = 'monolingual', path = 'text'}]"
+    overrides = ["src_lang=zxx", f"data.train={corpora}", f"data.valid={corpora}", "model.tied_embeddings=decoder"]
+    recipe = parse_recipe(TUNED, [*overrides, "tokenizer.joint=false"])
+    assert revalidate(recipe).is_language_model
+    with pytest.raises(RecipeError, match=r"tokenizer\.joint is false; a language model has one language"):
+        parse_recipe(TUNED, [*overrides, "tokenizer.joint=false", "train.start_from="])
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "char"])
