@@ -37,7 +37,7 @@ from nmt.serve.service import Limits, Service
 from nmt.special_ids import BOS_ID, EOS_ID
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.text.tokenizer import Tokenizers, train_tokenizer
-from tests.calling import Nmt
+from tests.calling import Nmt, one_line
 
 # Longer than ten words, repeated, with spaces at the end and with characters that are rare or decomposed.
 UNUSUAL = ["one two three four five six seven eight nine ten eleven twelve", "same", "same", "cafe\u0301  ", "naïve 🙂"]
@@ -271,7 +271,7 @@ def test_a_language_model_is_a_feature_of_reranking(language_model: Path, nmt: N
     assert "is a language model of en; --reverse-model must translate from en to de" in err
 
 
-def test_the_tag_of_a_corpus_is_the_source(tmp_path: Path) -> None:
+def test_the_tag_of_a_corpus_is_the_source(tmp_path: Path, nmt: Nmt) -> None:
     for name in ("train", "valid", "test"):
         (tmp_path / name).write_text("".join(f"text {number}\n" for number in range(30)))
     corpora = ", ".join(f'{{kind="monolingual", path="{name}", tag="<{name}>"}}' for name in ("train", "test"))
@@ -280,6 +280,8 @@ def test_the_tag_of_a_corpus_is_the_source(tmp_path: Path) -> None:
     tags = [prepared.tokenizers.src.tag_id(f"<{name}>") for name in ("train", "test")]
     assert sources.tokens.tolist() == [tag for tag in tags for _ in range(30)]
     assert sources.lengths.tolist() == [1] * 60
+    code, _, err = nmt("shortlist", tmp_path / "run", "-o", tmp_path / "shortlist")
+    assert code == 1 and "is the run of a language model; a shortlist needs source tokens" in one_line(err)
 
 
 def test_runs_of_language_models_have_no_translations_to_compare(

@@ -12,7 +12,9 @@ from nmt.cli.arguments import file_path
 from nmt.data.prepare import load_prepared
 from nmt.data.store import PairStore
 from nmt.decode.shortlist import coverage, make_shortlist
+from nmt.errors import UserError
 from nmt.logs import progress, say
+from nmt.recipe import NO_LANGUAGE
 from nmt.storage.run_folder import find_prepared
 from nmt.streams.output_checks import require_output
 
@@ -35,6 +37,10 @@ def shortlist(
     prepared.verify()
     store = PairStore(directory, "train")
     recipe = prepared.report["recipe"]
+    if recipe["src_lang"] == NO_LANGUAGE:  # even if it has tags
+        raise UserError(
+            f"{run} is the run of a language model; a shortlist needs source tokens; use the run of a translation model"
+        )
     with progress("aligning", PASSES * min(len(store), pairs), "pairs") as bar:
         made = make_shortlist(
             store,
