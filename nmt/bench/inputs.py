@@ -25,6 +25,9 @@ BUILT_IN_LENGTHS = "wmt14"
 # Values that disable the options of the train section that need the corpora of the recipe.
 _WITHOUT_CORPORA = {"guided_alignment": False, "glossary_markup": 0.0, "subword_sampling": 0.0}
 
+# The speed does not depend on the initial weights, which fit only one vocabulary.
+_RANDOM_WEIGHTS = {"start_from": None, "start_optimizer": "fresh"}
+
 # Options of a recipe that name tokens or files of its own tokenizers.
 _OF_TOKENIZERS = {"tag", "forbid", "require", "bias", "trees", "glossary_mode", "shortlist", "fusion"}
 
@@ -34,13 +37,15 @@ def prepare_training_data(
 ) -> tuple[ModelSpec, PairStore]:
     """Return the spec with its final vocabulary and a run directory in `folder`, and the training pairs.
 
+    Training starts from random weights.
+
     lengths:    `wmt14` for random tokens, enough for `updates`, or a directory with a prepared corpus
     vocab_size: vocabulary size given by the user; None uses that of the corpus
 
     Raises UserError if there is no corpus or it does not fit the model.
     """
     _warn_of_unmeasured(spec.recipe.train)
-    train = spec.recipe.train.model_copy(update=_WITHOUT_CORPORA)
+    train = spec.recipe.train.model_copy(update=_WITHOUT_CORPORA | _RANDOM_WEIGHTS)
     recipe = spec.recipe.model_copy(update={"run_dir": folder / "run", "train": train})
     spec = replace(spec, recipe=recipe)
     if lengths == BUILT_IN_LENGTHS:

@@ -1,6 +1,7 @@
 """Benchmark inputs from user options."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def test_random_corpus_suffices_for_all_updates(small_spec: ModelSpec, tmp_path:
     _, store = prepare_training_data(small_spec, "wmt14", tmp_path, 7, None)
     assert len(store.tgt.tokens) + len(store) > 7 * 200
     assert store.src.lengths.max() <= 20
+
+
+def test_the_weights_of_an_initial_model_are_not_read(small_spec: ModelSpec, tmp_path: Path) -> None:
+    """They would not fit another vocabulary, and `kept` needs a checkpoint."""
+    changes = {"start_from": tmp_path / "initial", "start_optimizer": "kept"}
+    recipe = small_spec.recipe.model_copy(update={"train": small_spec.recipe.train.model_copy(update=changes)})
+    found, _ = prepare_training_data(replace(small_spec, recipe=recipe), "wmt14", tmp_path, 1, None)
+    assert (found.recipe.train.start_from, found.recipe.train.start_optimizer) == (None, "fresh")
 
 
 def test_options_that_are_not_measured_are_named(
