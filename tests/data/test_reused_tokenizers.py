@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import sentencepiece
 
+from nmt.data.pair_text import decode_pairs, locate_pairs
 from nmt.data.prepare import Prepared, prepare
 from nmt.data.reused_tokenizers import expected_vocab_sizes, reused_tokenizers
 from nmt.errors import UserError
@@ -208,6 +209,22 @@ def test_the_tokenizer_of_prepared_text_is_reused_without_a_model(path: str, fol
     other.save(first.directory)
     with pytest.raises(CorruptError, match=r"its SHA-256 differs from prepare\.json"):
         prepare(recipe)
+
+
+def test_pairs_that_another_program_normalizes_are_located(folder: Path) -> None:
+    """SentencePiece's default normalization, without a piece for the last character."""
+    (folder / "fi.en").write_text("".join(f"{src}\n" for src, _ in PAIRS))
+    (folder / "fi.de").write_text("".join(f"{tgt} \ufb01 \u2026 \u6f22\n" for _, tgt in PAIRS))
+    text = [*(text for pair in PAIRS for text in pair), "fi ..."]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text), model_prefix=folder / "spm", vocab_size=60, minloglevel=2
+    )
+    corpus = "data.train=[{kind='text', src='fi.en', tgt='fi.de'}]"
+    recipe = recipe_for(folder, "run", None, f"tokenizer.start_from='{folder / 'spm.model'}'", corpus)
+    prepared = prepare(recipe)
+    pairs = decode_pairs(prepared, recipe, range(len(PAIRS)))
+    assert pairs[1].tgt == "die Katze sieht 1 Mäuse fi ...  \u2047 "
+    assert [pair.number for pair in locate_pairs(prepared, recipe, pairs)] == list(range(1, len(PAIRS) + 1))
 
 
 def test_a_sentencepiece_model_of_another_program_is_reused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
