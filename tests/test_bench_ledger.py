@@ -199,7 +199,7 @@ def test_limits_are_shown_until_all_machines_reach_the_goal() -> None:
 
 def test_results_page_is_up_to_date() -> None:
     made = "\n".join(ledger.format_ledger(ledger.read_ledger())) + "\n"
-    assert made == (ledger.HOME / "RESULTS.md").read_text(encoding="utf-8")
+    assert made == (ledger.DEFAULT_FOLDER / "RESULTS.md").read_text(encoding="utf-8")
 
 
 # --- Command line -----------------------------------------------------------------------------------------------------

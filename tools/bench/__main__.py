@@ -17,7 +17,7 @@ from bench.environments import PEERS, cache, install
 from bench.file_comparison import DEFAULTS, LOADED_DEFAULTS, FileWorkload, compare_files, compare_loaded
 from bench.goals import BY_NAME, GOALS
 from bench.learning import draw, learn, summarize
-from bench.ledger import HOME, add_entries, comparison_entry, read_ledger, value_entry, write_results
+from bench.ledger import DEFAULT_FOLDER, add_entries, comparison_entry, read_ledger, value_entry, write_results
 from bench.serving import ServingWorkload, compare_servers
 from bench.text import prepare_text, text_recipe, vocabulary_size
 from bench.workload import Learning, Shape, Workload
@@ -300,7 +300,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in commands.choices.values():
         command.allow_abbrev = False  # `_compare` removes options with local paths from the command in the ledger
         if command not in (installing, commands.choices["data"], commands.choices["learn"]):
-            command.add_argument("--ledger", type=Path, default=HOME, help="folder of the ledger")
+            command.add_argument("--ledger", type=Path, default=DEFAULT_FOLDER, help="folder of the ledger")
     for command in (commands.choices[name] for name in ("train", "decode", "prepare", "file", "serve", "record")):
         command.add_argument("--note", default="", help="remark for the ledger, such as recipe and text")
     return parser
@@ -329,7 +329,7 @@ def _add_comparison(parser: argparse.ArgumentParser, task: str) -> None:
 
 def _add_learn(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("systems", nargs="+", help="systems with their settings")
-    results = "JSON file of the curves; the plot is beside it; differences are from its first system"
+    results = "JSON file of the curves, next to which the plot is saved; differences are relative to its first system"
     parser.add_argument("--results", type=Path, required=True, help=results)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="seeds; those in the file are not repeated")
     parser.add_argument("--rounds", type=int, default=15, help="validations (%(default)s)")

@@ -18,7 +18,7 @@ from nmt.evaluate.report import describe_machine, describe_software, find_git_co
 from nmt.logs import counted
 from nmt.storage.sealed import write_file
 
-HOME = Path(__file__).parent
+DEFAULT_FOLDER = Path(__file__).parent
 Entry = dict[str, Any]
 
 _HEAD = """\
@@ -37,7 +37,7 @@ which measurements before 2026-11-29 label MB.
 """
 
 
-def read_ledger(folder: Path = HOME) -> list[Entry]:
+def read_ledger(folder: Path = DEFAULT_FOLDER) -> list[Entry]:
     """Return the measurements of a ledger, oldest first; raises UserError for an unreadable file."""
     path = folder / "results.json"
     try:
@@ -47,7 +47,7 @@ def read_ledger(folder: Path = HOME) -> list[Entry]:
     return entries
 
 
-def add_entries(added: Sequence[Entry], folder: Path = HOME) -> None:
+def add_entries(added: Sequence[Entry], folder: Path = DEFAULT_FOLDER) -> None:
     """Add measurements, replacing older ones of the same goal and machine, and update `RESULTS.md`.
 
     A measurement without a goal replaces only one with the same command, workload and note: the command does not name
@@ -69,7 +69,7 @@ def _date(entry: Entry) -> str:
     return str(entry["date"])
 
 
-def write_results(folder: Path = HOME) -> None:
+def write_results(folder: Path = DEFAULT_FOLDER) -> None:
     """Generate `RESULTS.md` from `results.json`."""
     write_file(folder / "RESULTS.md", ("\n".join(format_ledger(read_ledger(folder))) + "\n").encode())
 

@@ -46,7 +46,7 @@ def text_recipe(data: Path, folder: Path, *, src_lang: str, tgt_lang: str, vocab
 
 
 def prepare_text(recipe: Recipe) -> None:
-    """Prepare a `text_recipe`, and write its splits as token ids and pieces beside the prepared corpus.
+    """Prepare a `text_recipe`, and write its splits as token ids and pieces next to the prepared corpus.
 
     The training and test sets are also written as text.
     """

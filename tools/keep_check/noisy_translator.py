@@ -19,7 +19,7 @@ class NoisyTranslator:
     aligns:      whether it returns links, some of them wrong
     digits:      whether outputs have digits
     calls:       lines of each call
-    contexts:    of the lines of the last call
+    contexts:    previous sentences of each line of the last call
     """
 
     def __init__(self, noise: float, *, can_require: bool = True, aligns: bool = True) -> None:
