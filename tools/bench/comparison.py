@@ -103,7 +103,7 @@ class SystemProcess:
         )
         try:
             ready = self._read()["ready"]
-        except BaseException:  # no `with` block has begun that would end the system
+        except BaseException:  # `__exit__` is not called if the constructor fails
             self.__exit__()
             raise
         self.measurement = Measurement(name, settings, ready["versions"], ready["seconds"])

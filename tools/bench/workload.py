@@ -45,7 +45,7 @@ class Workload:
 
     folder:       output of `text.prepare_text`: pieces, token ids and raw text
     vocab_size:   including special tokens
-    threads:      total of the system's parallel workers
+    threads:      total over the parallel workers of a system
     warm_up:      untimed rounds before the first timed one
     batch_tokens: training: target tokens per update
     updates:      training and learning: updates per round

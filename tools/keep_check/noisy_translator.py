@@ -17,7 +17,7 @@ class NoisyTranslator:
     noise:       probability that one of these changes is made to a word
     can_require: whether it accepts required phrases, some of which it omits
     aligns:      whether it returns links, some of them wrong
-    digits:      whether outputs have digits
+    digits:      whether outputs may have digits
     calls:       lines of each call
     contexts:    previous sentences of each line of the last call
     """

@@ -29,7 +29,8 @@ from torture_cases.sandbox import (
 )
 
 KILLED = -int(signal.SIGKILL)
-DISTURBED_SAVE = TEMPLATE_STEP + SAVE_EVERY
+# Step of the checkpoint whose save has a fault.
+FAULTY_SAVE = TEMPLATE_STEP + SAVE_EVERY
 
 Item = TypeVar("Item")
 
@@ -117,7 +118,7 @@ def _kill_save(sandbox: Sandbox, name: str, template: Path, overrides: Sequence[
     for count, operation, action in _sample(actions, 2 if quick else None):
         run = sandbox.new_run(template)
         arguments = sandbox.training(run, *overrides)
-        command = sandbox.start(arguments, fault=Fault("file", count, action, DISTURBED_SAVE))
+        command = sandbox.start(arguments, fault=Fault("file", count, action, FAULTY_SAVE))
         killed = command.finish()
         not_killed = None if killed.status == KILLED else f"operation {count} did not happen ({killed.summary})"
         again, lost = check_repeated(run, SAVE_EVERY)
@@ -134,7 +135,7 @@ def _kill_save(sandbox: Sandbox, name: str, template: Path, overrides: Sequence[
 def _operations(sandbox: Sandbox, template: Path, overrides: Sequence[str]) -> list[str]:
     """File operations of the save, in order."""
     run = sandbox.new_run(template)
-    command = sandbox.start(sandbox.training(run, *overrides), fault=Fault("file", 0, "record", DISTURBED_SAVE))
+    command = sandbox.start(sandbox.training(run, *overrides), fault=Fault("file", 0, "record", FAULTY_SAVE))
     command.finish()
     path = command.log_dir / "operations"
     return path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
@@ -164,7 +165,7 @@ def disk_full(sandbox: Sandbox, quick: bool) -> Iterator[Trial]:
     for count, operation, action in _sample(actions, 3 if quick else None):
         run = sandbox.new_run(template)
         arguments = sandbox.training(run)
-        result = sandbox.start(arguments, fault=Fault("file", count, action, DISTURBED_SAVE)).finish()
+        result = sandbox.start(arguments, fault=Fault("file", count, action, FAULTY_SAVE)).finish()
         problem = first_problem(_check_disk_full_error(result), _check_checkpoints(run), _check_earlier_checkpoint(run))
         restarted = sandbox.run(arguments)
         where = "checkpoints" if action == "full" else "the run"

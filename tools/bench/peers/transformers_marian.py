@@ -96,7 +96,7 @@ def _optimizer(model: MarianMTModel) -> torch.optim.Adam:
 
 def _update(workload: Workload, model: Any, optimizer: torch.optim.Adam, batch: Sequence[torch.Tensor]) -> int:
     """Perform one update; returns its number of target tokens."""
-    num_tokens = int((batch[2] != -100).sum())  # on the host; a GPU would be synchronized
+    num_tokens = int((batch[2] != -100).sum())  # counted on the host, which does not synchronize a GPU
     src, decoder_input, labels = (side.to(workload.device, non_blocking=True) for side in batch)
     optimizer.zero_grad(set_to_none=True)
     with _autocast(workload):
