@@ -221,8 +221,9 @@ def require_used_options(recipe: AnyRecipe, state: TrainState, checkpoint: Path)
     if changed:
         limits = " and ".join(state.limits_reached(recipe.train))
         end = f"would end at step {state.step}" if is_interrupted else "is already trained"
+        value, old = ("this value", "one") if len(changed) == 1 else ("these values", "ones")
         raise UserError(
-            f"{recipe.directory} {end}, and {'; '.join(changed)}: no update used this value; restore the old one, "
+            f"{recipe.directory} {end}, and {'; '.join(changed)}: no update used {value}; restore the old {old}, "
             f"raise {limits} to continue training, or choose another name"
         )
 

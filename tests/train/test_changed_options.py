@@ -241,6 +241,11 @@ def test_an_option_that_no_update_used_is_an_error(tiny_recipe: Recipe, tmp_path
         ({"max_steps": 5}, interrupted, r"max_steps is 5, but .* has 6 updates; it must be at least 6, which ends"),
         ({"max_steps": 7}, finished, "is already trained, and train.max_steps is 7, was 8: no update used this value"),
         ({"clip_norm": 1.0}, finished, "is already trained, and train.clip_norm is 1.0, was 0.0: no update used"),
+        (
+            {"max_steps": 7, "clip_norm": 1.0},
+            finished,
+            "max_steps is 7, was 8; train.clip_norm is 1.0, was 0.0: no update used these values; restore the old ones",
+        ),
         ({"max_steps": 6, "clip_norm": 1.0}, interrupted, "would end at step 6, and train.clip_norm is 1.0, was 0.0"),
     ):
         with pytest.raises(UserError, match=message) as raised:
