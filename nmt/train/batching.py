@@ -151,7 +151,8 @@ def describe_workload(work: Workload) -> str:
         return line if work.useful == 1 else f"{line}; {1 - work.useful:.1%} of their positions are padding"
     return (
         f"{line}, {work.micro_batches / work.processes:.3g} for each of {work.processes} processes; "
-        f"{work.efficiency:.1%} of their work is useful, and the busiest has {work.slowest - 1:.1%} more than the mean"
+        f"{work.efficiency:.1%} of their time is useful, and the busiest computes {work.slowest - 1:.1%} more "
+        "tokens than the mean"
     )
 
 

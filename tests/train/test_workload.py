@@ -87,8 +87,8 @@ def test_padding_is_logged_if_there_is_any() -> None:
     assert describe_workload(Workload(1, 3.0, 0.99, 1.0)).endswith("; 1.0% of their positions are padding")
     work = Workload(4, 6.0, 0.99, 1.1)
     assert describe_workload(work) == (
-        "micro-batches per update: 6 on average, 1.5 for each of 4 processes; 90.0% of their work is useful, and the "
-        "busiest has 10.0% more than the mean"
+        "micro-batches per update: 6 on average, 1.5 for each of 4 processes; 90.0% of their time is useful, and the "
+        "busiest computes 10.0% more tokens than the mean"
     )
 
 
