@@ -14,7 +14,7 @@ import torch
 
 from nmt.alignment.attention import AlignmentAttention, AttendingModel, WordAligner
 from nmt.checkpoint import LoadedModel, load_model
-from nmt.decode.arguments import require_list, require_options, require_precision, require_strings
+from nmt.decode.arguments import require_list, require_options, require_precision
 from nmt.decode.language_model import FusedLanguageModel, require_fusible
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.task import Task
@@ -318,10 +318,11 @@ class Translator(TextTranslator):
         Raises TypeError unless the line is a string and the translation a Translation, and UserError if the line must
         be split.
         """
-        require_strings("line", [line])
+        if not isinstance(line, str):
+            raise TypeError(f"line must be a string, got {type(line).__name__}; pass one line")
         if not isinstance(translation, Translation):
             got = type(translation).__name__
-            raise TypeError(f"translation must be a Translation, got {got}; use one of translate_n_best")
+            raise TypeError(f"translation must be a Translation, got {got}; use one from translate_n_best")
         parts = self._split(line)
         if len(parts) > 1:
             raise UserError(f"the line is split into {len(parts)} parts; attention needs one part; send one sentence")

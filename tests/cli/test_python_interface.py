@@ -70,8 +70,8 @@ WRONG_CALLS: list[tuple[Callable[[Any], object], str]] = [
     (lambda t: next(t.stream([1], 5)), "lines must be strings, got int at index 0"),
     (lambda t: t.translate(line for line in ["a"]), "lines must be a list of strings, got generator; use list"),
     (lambda t: t.alternatives(["a"], "", 2), "line and prefix must be strings, got list at index 0"),
-    (lambda t: t.attention(["a"], t.translate_n_best(["a"])[0][0]), "line must be strings, got list at index 0"),
-    (lambda t: t.attention("a", "b"), "translation must be a Translation, got str; use one of translate_n_best"),
+    (lambda t: t.attention(["a"], t.translate_n_best(["a"])[0][0]), "line must be a string, got list; pass one line"),
+    (lambda t: t.attention("a", "b"), "translation must be a Translation, got str; use one from translate_n_best"),
     (lambda t: t.translate(["a"], required=["term"]), "the phrases of a line must be a list of strings, got str"),
     (
         lambda t: t.translate(["a"], required=[iter(["x"])]),
