@@ -115,7 +115,7 @@ def to_generation_config(
     if sequences := [list(sequence) for sequence in forbidden if sequence]:
         config["bad_words_ids"] = sequences
     if decode.mbr_metric != "none":
-        lost.append("minimum Bayes risk")
+        lost.append("minimum Bayes risk decoding (decode.mbr_metric)")
     lost.append("the log-probability of EOS at the maximum length (replaced by 0, so these outputs may differ)")
     if decode.max_tokens is None or decode.max_tokens > decode.max_extra_tokens:
         replacement = f"the limit of the longest input, {config['max_length']}"

@@ -96,7 +96,10 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
         warn(f"{source} has {option} = {generation[option]}, which nmt does not read; translations may differ")
     decode = from_generation_config(generation, recipe.max_positions)
     if decode.beam_size > 1 and not generation.get("early_stopping"):
-        say("early_stopping is not set: transformers searches longer than nmt; --set stop=exact also does, more slowly")
+        say(
+            "early_stopping is not set, so transformers searches longer than nmt; nmt translate --set stop=exact also "
+            "searches longer, but is slower"
+        )
     text = _text_options(source, config, is_nmt=src.is_nmt)
     if (tag := text.pop("tag", None)) is not None:
         decode = decode.model_copy(update={"tag": tag})

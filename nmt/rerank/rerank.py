@@ -74,8 +74,8 @@ def features(
 ) -> list[Floats]:
     """Return the features of the candidates of each source, (candidates, features), in the order of `feature_names`.
 
-    The length is in words. If a line or one of its candidates is too long for a model, that feature is 0 for the line,
-    with a warning. For each model, `progress` is called with numbers of candidates that add up to the total.
+    The length is in words. If a line or one of its candidates is too long for a model, the model's feature is 0 for the
+    line, with a warning. For each model, `progress` is called with numbers of candidates that add up to the total.
     """
     scores = [candidate.score for candidate in chain.from_iterable(lists)]
     lengths = [float(len(candidate.text.split())) for candidate in chain.from_iterable(lists)]
@@ -114,7 +114,7 @@ def _log_probs(
         progress(len(indices))
     if too_long:
         lines = f"{counted(len(too_long), 'line')} (first: line {too_long[0]:,})"
-        warn(f"in {lines}, the source or a translation is too long for {model.name}; that feature is 0 there")
+        warn(f"in {lines}, the source or a translation is too long for {model.name}; its feature is 0 there")
     return scores
 
 

@@ -104,7 +104,8 @@ def _with_tokenizer_of(start: Path, recipe: Recipe, *, warns: bool) -> Recipe:
 def _may_have_trained(vocab_size: int | None, loaded: Tokenizers, reused: dict[str, Any]) -> bool:
     """Return whether `tokenizer.vocab_size` may be the option with which a reused tokenizer was trained.
 
-    Symbols that were added later make the vocabulary larger; characters and bytes may make it smaller than the option.
+    Symbols that were added later make the vocabulary larger. A character or byte vocabulary may be smaller than the
+    option.
     """
     smallest = loaded.tgt.vocab_size - len(loaded.tgt.user_symbols())
     is_maximum = reused["algorithm"] in ("char", "byte")
@@ -169,7 +170,7 @@ def require_start_model(recipe: Recipe) -> None:
         _optimizer_file(directory)
     if not (added := _added_rows(model, read_model_metadata(directory))):
         return
-    wrong = f"tags or other symbols of the recipe are missing in the vocabulary of {directory}"
+    wrong = f"tags or other symbols of the recipe are missing from the vocabulary of {directory}"
     if recipe.train.start_optimizer == "kept":
         raise UserError(
             f"train.start_optimizer is 'kept', and {wrong}; the optimizer state must have the same vocabulary; set "

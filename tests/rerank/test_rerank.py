@@ -63,9 +63,7 @@ def test_features_are_score_length_and_log_probs(capsys: pytest.CaptureFixture[s
     assert sum(progress) == 2 * 6
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 2
-    expected = (
-        "in 2 lines (first: line 3), the source or a translation is too long for reverse-model; that feature is 0"
-    )
+    expected = "in 2 lines (first: line 3), the source or a translation is too long for reverse-model; its feature is 0"
     assert expected in warnings[1]
 
 
