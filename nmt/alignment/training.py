@@ -42,7 +42,7 @@ from nmt.text.lines import count_lines, read_lines
 
 LINKS_FOLDER, _REPORT_FILE = "alignment", "alignment.json"
 
-# Minimum fraction of linked target tokens; a warning below it.
+# Warn if less than this fraction of the target tokens is linked.
 _MIN_LINKED = 0.1
 
 # Increment when the same text gives different links.
@@ -100,7 +100,7 @@ def changed_alignment(recipe: Recipe) -> str:
 def require_alignment_files(recipe: Recipe) -> None:
     """Raise UserError, before the text is prepared, if no links exist and an alignment file is missing or does not fit.
 
-    It must have a line for each pair; this is checked if the pairs can be counted fast.
+    It must have a line for each pair. This is checked only if counting the pairs is fast.
     """
     if (recipe.data_directory / LINKS_FOLDER).exists():  # stored links are used even if their files were deleted
         return

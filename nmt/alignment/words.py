@@ -1,7 +1,8 @@
 """Map tokens to words, and token links to word links. Words are separated by white space.
 
 Words and tokens are matched by counting visible (non-space) characters. The tokenizer reports where the tokens of a
-text begin, because SentencePiece may normalize it again, as in imported models. The pieces of an output spell its text.
+text begin, because SentencePiece may normalize the text again, as in imported models. The pieces of an output spell its
+text.
 """
 
 from __future__ import annotations

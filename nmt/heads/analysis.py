@@ -217,7 +217,10 @@ def analyze(loaded: LoadedModel, sources: list[str], references: list[str], bleu
 
 
 def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, curves: bool) -> None:
-    """Add BLEU with all heads, without each of the `number` heads that affect the nll most, and along any curves."""
+    """Add BLEU with all heads, and without each of the `number` heads that affect the nll most.
+
+    curves: whether to add BLEU along the curves of `removal_steps`
+    """
     largest: list[Head] = sorted(analysis.removal, key=lambda head: -abs(analysis.removal[head]))[:number]
     points = sum(map(len, removal_steps(analysis.sensitivity).values())) if curves else 0
     with progress("translating", 1 + len(largest) + points, "translations") as bar:

@@ -90,7 +90,7 @@ class GruModel(EncoderDecoder):
         return state.output
 
     def use_activation_checkpointing(self, enabled: bool) -> None:
-        """Save only the inputs of encoder layers and decoder in training; see `Transformer`."""
+        """Save only the inputs of the encoder layers and of the decoder in training; see `Transformer`."""
         self.encoder.activation_checkpointing = self.decoder.activation_checkpointing = enabled
 
     def cross_attention(self, src: PackedSequences, tgt: PackedSequences) -> Iterator[Tensor]:

@@ -15,8 +15,8 @@ keep every bank, which gives the best translations.
 If necessary, the maximum length grows until all phrases fit one after the other, following the prefix, but never beyond
 `max_tokens` or `max_own_tokens`. Hypotheses with capacity for their missing tokens rank before all others, and at least
 one extension of each has capacity too. A beam of any size therefore finds an output with all phrases, unless the model
-or another constraint makes each of these extensions impossible, or the phrases exceed one of the two numbers. In these
-cases there may be no output.
+or another constraint makes each of these extensions impossible, or the phrases do not fit into `max_tokens` or
+`max_own_tokens`. In these cases there may be no output.
 """
 
 from __future__ import annotations

@@ -78,9 +78,11 @@ def sample(
 def choose(log_probs: Tensor, random: Tensor, decode: DecodeRecipe) -> Tensor:
     """Sample one token from each distribution, (...) int64.
 
-    log_probs: (..., vocab); random: (...) in [0, 1); decode: temperature, and truncation to the `top_k` most probable
-    tokens, the smallest set with a probability of `top_p` (Holtzman et al. 2020), and at least `min_p` times
-    the highest
+    log_probs: (..., vocab)
+    random:    (...) in [0, 1)
+    decode:    temperature, and truncation: to the `top_k` most probable tokens, to the smallest set of tokens with a
+               total probability of `top_p` (Holtzman et al. 2020), and to tokens with at least `min_p` times the
+               highest probability
     """
     scaled = log_probs / decode.temperature  # unnormalized
     if decode.top_k:
@@ -147,7 +149,7 @@ class _Samples(PerSentence):
         """Append the token that makes samples `length` tokens long; tokens, log_probs: (batch, n_best)."""
         self.tokens[:, :, length - 1] = tokens
         self.token_log_probs[:, :, length - 1] = log_probs
-        self.has_ended |= (tokens == EOS_ID) | ~log_probs.isfinite()  # without a possible token, any one is sampled
+        self.has_ended |= (tokens == EOS_ID) | ~log_probs.isfinite()  # if no token is possible, the choice is arbitrary
         if self.forbidden is not None:
             self.forbidden = self.forbidden.extend(None, tokens)
 

@@ -1,7 +1,7 @@
 """Compilation of the training step.
 
 On one GPU, model and loss become one static graph. No kernel handles dynamic shapes, and the host only launches the
-kernels, so this should be the fastest form, but its speed has not been measured yet. It requires attention without
+kernels, so this should be fastest, but its speed has not been measured yet. It requires attention without
 sentence lengths on the host (varlen), and a single process, because overlapping the all-reduce with the backward pass
 splits the graph. Otherwise, layers are compiled separately, which takes less time than compiling the whole model:
 encoder layers share one graph and decoder layers another.

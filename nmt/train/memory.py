@@ -38,7 +38,7 @@ MARGIN = 0.1
 
 # Approximate maximum tokens of a trial micro-batch on a CPU.
 _SAMPLE_TOKENS = 2_048
-# CUDA allows this many rows of blocks per kernel, and attention kernels use one per sentence.
+# CUDA limits the y and z dimensions of a grid to this many blocks; attention kernels use one per sentence.
 _MAX_SENTENCES = 65_535
 # Updates are random samples of the corpus, so a few show which lengths occur together.
 _MAX_SAMPLED_UPDATES = 64
