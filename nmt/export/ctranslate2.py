@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt.checkpoint import load_model
-from nmt.export.fit import require_representable, unsupported_architecture
 from nmt.export.packages import load_package
+from nmt.export.representable import require_representable, unsupported_architecture
 from nmt.model.layers import Embedding, FeedForward
 from nmt.model.multi_head import CrossAttention, SelfAttention
 from nmt.model.transformer import Transformer

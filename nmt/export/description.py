@@ -11,8 +11,8 @@ from typing import Any
 
 from nmt.export.capabilities import EngineDevice, supported_precisions, unsupported_options
 from nmt.export.ctranslate2 import SUPPORTED
-from nmt.export.fit import unsupported_architecture
 from nmt.export.packages import is_installed
+from nmt.export.representable import unsupported_architecture
 from nmt.logs import counted, format_duration
 from nmt.recipe import NO_LANGUAGE, ModelRecipe, SearchPrecision
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, read_model_recipe

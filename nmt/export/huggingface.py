@@ -18,9 +18,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from nmt.export.ctranslate2 import SUPPORTED
-from nmt.export.fit import require_representable, unsupported_architecture
 from nmt.export.generation import forbidden_tokens, to_generation_config
 from nmt.export.marian_vocabulary import marian_name
+from nmt.export.representable import require_representable, unsupported_architecture
 from nmt.model.layers import sinusoids
 from nmt.model.transformer import Transformer
 from nmt.recipe import ModelRecipe

@@ -12,7 +12,7 @@ from nmt.checkpoint import load_model
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.errors import UserError
-from nmt.export import bundle, fit
+from nmt.export import bundle, representable
 from nmt.export import ctranslate2 as conversion
 from nmt.export.bundle import ExportOptions, export_model
 from nmt.export.ctranslate2 import Quantization
@@ -153,7 +153,9 @@ def test_an_export_written_meanwhile_is_not_replaced(
 
 def test_unsupported_options_are_named(make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat two options as unknown to the exports."""
-    monkeypatch.setattr(fit, "_SUPPORTED_EVERYWHERE", fit._SUPPORTED_EVERYWHERE - {"activation", "norm_order"})
+    monkeypatch.setattr(
+        representable, "_SUPPORTED_EVERYWHERE", representable._SUPPORTED_EVERYWHERE - {"activation", "norm_order"}
+    )
     model = make_model(activation="gelu", norm_order="pre")
     with pytest.raises(UserError, match=r"model\.activation is 'gelu'; model\.norm_order is 'pre'; "):
         export_model(model, tmp_path / "export", ExportOptions("ctranslate2"))

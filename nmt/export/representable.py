@@ -1,4 +1,4 @@
-"""Checks whether a foreign format can represent a model."""
+"""Checks whether another format can represent a model."""
 
 from __future__ import annotations
 
