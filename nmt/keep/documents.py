@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from nmt.keep.blocks import block_tags, is_xml
 from nmt.keep.markup import MarkedText, apply_edits
-from nmt.keep.tags import BLOCKS, OVERRIDE, SUBTITLE_TAG, TAG, VOID, has_no_translation
+from nmt.keep.tags import BLOCKS, OVERRIDE, SUBTITLE_TAG, TAG, VOID, forbids_translation
 
 # Elements without natural language, or with significant line breaks.
 _COPIED = frozenset(["math", "pre", "script", "style", "svg", "template", "textarea"])
@@ -57,7 +57,7 @@ def html_segments(document: str) -> Iterator[DocumentSegment]:
     """Yield the text of each block element; the last segment has no text.
 
     Elements such as scripts, formulas and preformatted text are copied, see `_COPIED`, and so are block elements with
-    translate="no" or the like, see `has_no_translation`.
+    translate="no" or the like, see `forbids_translation`.
     """
     copied = 0  # start of the next copied part
     for start, end in _blocks(document):
@@ -88,7 +88,7 @@ def _blocks(document: str) -> Iterator[tuple[int, int]]:
         if tag.start() < start or not (is_block or is_copied):
             continue
         yield start, tag.start()
-        is_copied = is_block and _has_content(tag, void) and has_no_translation(tag)
+        is_copied = is_block and _has_content(tag, void) and forbids_translation(tag)
         start = _end_of_element(document, tag) if is_copied else end
     yield start, len(document)
 

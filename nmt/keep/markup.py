@@ -44,7 +44,7 @@ class MarkedText:
 
     text:     without line breaks or tabs; entities are decoded
     elements: top-level elements, in order
-    fixed:    content of inline elements with code or with `has_no_translation`
+    fixed:    content of inline elements with code, or with a tag that `forbids_translation`
     escaped:  pattern of the characters of a translation that become entities; "" for none
     too_deep: whether the line has too many open elements; `text` is then empty, and the whole line is one element
     """
@@ -313,9 +313,10 @@ class _Placement:
         return True
 
     def _find_content(self, element: Element, words: Interval, translated: Interval) -> Interval | None:
-        """Return where the translated words repeat the content of an element, e.g. the 2 of H2O in H2O.
+        """Return where the translated words repeat the content of an element, e.g. the 2 of H<sub>2</sub>O in H2O.
 
-        Around it are the same letters as in the source, and punctuation; around digits that occur once, any letters.
+        The letters around the content must be the same as in the source; punctuation may differ. Digits that occur once
+        may have any letters around them.
 
         words, translated: offsets of source and target words
         """

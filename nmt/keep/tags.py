@@ -45,8 +45,8 @@ TOKEN = re.compile(rf"{TAG.pattern}|(?P<entity>&[A-Za-z][\w.-]*;)", re.DOTALL)
 """As `TAG`, or an entity with a name."""
 # As in HTML attributes: &copy is a character, but not the beginning of &copy=1 in a URL.
 _REFERENCE = re.compile(r"(&(?:#\d{1,99}|#[xX][0-9A-Fa-f]+|[A-Za-z]\w*)(?:;|(?![\w=])))")  # int() limits digits
-_UNENDED = "|".join(name for name in html5 if not name.endswith(";"))
-_BEGINS_REFERENCE_OR_TAG = rf"&(?=[#A-Za-z][\w.-]*;|(?:#\d+|#[xX][0-9A-Fa-f]+|{_UNENDED})(?![\w=]))|<(?=[A-Za-z_/!?])"
+_LEGACY = "|".join(name for name in html5 if not name.endswith(";"))  # references that HTML reads without a semicolon
+_BEGINS_REFERENCE_OR_TAG = rf"&(?=[#A-Za-z][\w.-]*;|(?:#\d+|#[xX][0-9A-Fa-f]+|{_LEGACY})(?![\w=]))|<(?=[A-Za-z_/!?])"
 OVERRIDE = r"\{\\[^{}\n]*\}"
 """Pattern of an override tag of subtitles, such as {\\an8} or {\\i1}."""
 _END_OF_VOID = re.compile(rf"</({'|'.join(sorted(VOID))})\s*>", re.IGNORECASE)
@@ -80,8 +80,8 @@ class Element:
         return self.opening + inside + self.closing
 
 
-def has_no_translation(tag: re.Match[str]) -> bool:
-    """Return whether an opening tag, a match of `TAG`, excludes its content from translation.
+def forbids_translation(tag: re.Match[str]) -> bool:
+    """Return whether an opening tag, a match of `TAG`, forbids the translation of its content.
 
     It does so with translate="no", translatable="false" (Android) or the class notranslate.
     """
@@ -152,7 +152,7 @@ class Parser:
             self._close(name, tag, token)
         elif name and (name not in VOID or name in self._ended) and not (token["rest"] or "").endswith("/"):
             self.depth += 1
-            is_fixed = name in _CODE or has_no_translation(token)
+            is_fixed = name in _CODE or forbids_translation(token)
             self._stack.append(Element(tag, "", position, position, name=name, is_fixed=is_fixed))
             self._starts.append(token.end())
         else:
