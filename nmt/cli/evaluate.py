@@ -24,7 +24,7 @@ from nmt.streams.output_checks import require_output
 from nmt.text.words import has_spaces
 
 _CONFIDENCE = "Add 95% bootstrap intervals; SACREBLEU_SEED sets the seed."
-_SRC = "Sources for --by-length, --differences, --comet; else only their count is checked."
+_SRC = "Sources for --by-length, --differences and --comet; otherwise only checked against the other files."
 _BY_LENGTH = "Add scores by length of the source sentence; needs --src or --test-set."
 _TRAIN_TGT = "Target side of the training text: add the F-measure of words by training frequency."
 _DIFFERENCES = "For two systems: show the N sentences where each exceeds the other most in chrF2."

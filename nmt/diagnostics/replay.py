@@ -1,7 +1,7 @@
 """Replay of one update of a run, bit for bit: loss of each pair, gradient norm, and digests of the training state.
 
-Training is a pure function of the recipe and the checkpoint. A trainer that resumes in a temporary run directory, from
-the checkpoint before an update, therefore repeats the update and leaves the run unchanged.
+Training is a pure function of the recipe, the prepared text and the checkpoint. A trainer that resumes in a temporary
+run directory, from the checkpoint before an update, therefore repeats the update and leaves the run unchanged.
 """
 
 from __future__ import annotations

@@ -36,9 +36,10 @@ class RequestOptions:
     beam_size, length_alpha: None for the values of the model
     partial_word:  whether prefixes may end within a word
     alternatives:  whether the n_best translations differ in the first token after the prefix
-    keep:          kinds to keep, see `PreservingTranslator`; excludes partial_word, alternatives and stream_tokens
+    keep:          kinds to keep, see `PreservingTranslator`; excludes partial_word, alternatives, alignments and
+                   stream_tokens
     is_subtitle:   see `MarkedText.parse`
-    stream_tokens: whether greedy searches report the text so far to `Line.on_text`
+    stream_tokens: whether the search, greedy or for a single sample, reports the text so far to `Line.on_text`
     """
 
     n_best: int = 1
@@ -62,8 +63,9 @@ class RequestOptions:
 
 
 class Line(NamedTuple):
-    """A line to translate, the prefix of its translation, and the phrases that it must contain.
+    """A line to translate, with the prefix of its translation.
 
+    required: phrases that the translation must contain
     context:  previous sentences of its document, see `nmt.decode.context`
     glossary: terms to annotate or require
     on_text:  called with the output so far, in the worker thread or a thread of the engine

@@ -40,7 +40,7 @@ _MAX_WAIT = 1e6  # seconds; `poll` rejects very large timeouts
 
 @dataclass(frozen=True)
 class Source:
-    """The input, with optional files of target prefixes and required phrases, one per line.
+    """The input, with optional files of the target prefix and the required phrases of each line.
 
     glossary: glossary of all lines
     pipe:     the lines of a pipe or terminal; None for a file, which can be read several times
