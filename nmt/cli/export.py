@@ -39,7 +39,10 @@ def export(
     push: Annotated[str | None, typer.Option(help="Upload to the Hugging Face Hub as OWNER/MODEL.")] = None,
     private: Annotated[bool, typer.Option("--private", help="With --push: make the repository private.")] = False,
     no_parity_check: Annotated[
-        bool, typer.Option("--no-parity-check", help="Skip the check of --to huggingface; only without transformers.")
+        bool,
+        typer.Option(
+            "--no-parity-check", help="Skip the check of --to huggingface; not allowed if transformers is installed."
+        ),
     ] = False,
 ) -> None:
     """Write a model for CTranslate2 or Hugging Face transformers, with a model card.

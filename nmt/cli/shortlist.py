@@ -28,8 +28,8 @@ def shortlist(
 ) -> None:
     """Make a shortlist: the most probable translations of each source token, for `nmt translate --shortlist FILE`.
 
-    It is estimated from the training pairs of the run and fits all models with its tokenizers. Reports the size of the
-    shortlist per validation sentence, and how many reference tokens it covers.
+    The shortlist is estimated from the training pairs of the run. All models with the tokenizers of the run can use it.
+    Reports the size of the shortlist per validation sentence, and how many reference tokens it covers.
     """
     directory = find_prepared(run)
     require_output("-o", out, [directory], replaces=b"nmt-shortlist-")

@@ -110,8 +110,8 @@ _PRECISION = (
     "some translations."
 )
 _ENGINE = (
-    "Search engine; ctranslate2 converts the model once. auto: ctranslate2 on a CPU, or torch if CTranslate2 fails or "
-    "lacks an option, such as --with-alignments. stderr names the engine and precision."
+    "Decoding engine; ctranslate2 converts the model once. auto: ctranslate2 on a CPU, or torch if CTranslate2 fails "
+    "or lacks an option, such as --with-alignments. stderr names the engine and precision."
 )
 
 MemoryFile = Annotated[Path | None, typer.Option("--memory", parser=named_file, metavar="FILE", help=_MEMORY)]

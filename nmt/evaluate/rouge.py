@@ -32,7 +32,7 @@ class Rouge(CountedMetric):
     lowercase = True
 
     def __init__(self, name: str) -> None:
-        """Raises UserError if the package is not installed. name: metric, such as `rouge-2`."""
+        """Load the package; raises UserError if it is not installed. name: metric, such as `rouge-2`"""
         super().__init__(_TYPES[name])
         self._scorer = load_package("rouge_score", "rouge_scorer").RougeScorer([self.kind], use_stemmer=True)
 

@@ -28,7 +28,7 @@ SentenceMetric = BLEU | CHRF | TER | CountedMetric
 def sentence_counts(metric: SentenceMetric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
     """Return the counts of each hypothesis against one or more streams of references, (sentences, counts).
 
-    None for a reference: it is missing.
+    None stands for a missing reference.
     """
     known = [[reference for reference in refs if reference is not None] for refs in zip(*references, strict=True)]
     pairs = list(zip(hypotheses, known, strict=True))

@@ -1,4 +1,4 @@
-"""Decide which elements of a document separate texts, unlike those within a sentence."""
+"""Decide which elements of a document separate texts, and which are part of a sentence."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def is_xml(document: str, tags: Tags) -> bool:
 def block_tags(document: str, tags: Tags) -> set[int]:
     """Return the offsets of the tags of block elements.
 
-    Names of HTML have a fixed kind. An element with another name, as in XML, is inline if there is text next to it in
-    its parent, and no block in it. In an element without such text, inline elements may be items of a list, such as a
-    menu, see `_is_list`.
+    The names of HTML elements determine whether they are blocks or inline. An element with another name, as in XML, is
+    inline if there is text next to it in its parent, and no block in it. In an element without such text, inline
+    elements may be items of a list, such as a menu; they then become blocks, see `_is_list`.
     """
     has_void = not is_xml(document, tags)
     blocks, inline = (BLOCKS, _INLINE) if has_void else (_XML_BLOCKS, frozenset[str]())
@@ -90,7 +90,7 @@ def block_tags(document: str, tags: Tags) -> set[int]:
 
 
 def _mark_parents(elements: Sequence[_Element], inline: Collection[str]) -> None:
-    """Make elements that contain blocks blocks, except those with the name of an inline element."""
+    """Mark each element that contains a block as a block, unless it has the name of an inline element."""
     for element in reversed(elements):  # children first
         if element.is_block and element.parent and element.parent.name not in inline:
             element.parent.is_block = True
@@ -99,8 +99,8 @@ def _mark_parents(elements: Sequence[_Element], inline: Collection[str]) -> None
 def _is_list(elements: Sequence[_Element]) -> bool:
     """Return whether inline siblings without text between them are separate texts, unlike those of CO<sub>2</sub>.
 
-    Links are. Other elements are if only line breaks or nothing separates them, and all but the first start with a
-    capital letter or a digit.
+    They are if all of them are links. Otherwise, each one after the first must start with a capital letter or a digit,
+    and follow the one before it immediately or on another line.
     """
     if any(element.name in ("sub", "sup") for element in elements):
         return False

@@ -137,7 +137,10 @@ class ItemGrammar:
         return replace(self, fixed=fixed) if fixed.spans else self
 
     def find_source(self, text: str) -> list[Item]:
-        """Return the items of a text to translate, in order; in a part of the line, all occurrences of fixed texts."""
+        """Return the items of a line, or of a part of it, in order.
+
+        In a part, every occurrence of a fixed text is an item.
+        """
         fixed = self.fixed.items()
         found = fixed if text == self.fixed.line else _occurrences(fixed, text)
         return _with_fixed(found, _find(text, self.kinds, self.src_lang))
@@ -198,8 +201,9 @@ class ItemGrammar:
 def is_newly_joined(source: Item, line: str, target: Item, translation: str) -> bool:
     """Return whether an item that stands alone in a line is joined to letters in its translation.
 
-    Joined are a number or placeholder next to a letter, and a fixed text within a word, even after a hyphen. In the
-    translation, only letters with case count, because Korean and Arabic attach words to numbers without a space.
+    A number or placeholder is joined if a letter is next to it. A fixed text is joined if it is part of a word, even
+    after a hyphen. In the translation, only letters with case count, because Korean and Arabic attach words to numbers
+    without a space.
     """
     if source.kind not in ("numbers", "placeholders", FIXED):
         return False

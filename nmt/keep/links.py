@@ -1,4 +1,4 @@
-"""Links between the words of a text and of its translation, by which tags are placed."""
+"""Links between the words of a text and of its translation, which determine where tags are placed."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Translate lines and preserve their markup and items.
 
 A line is translated without its tags. If items are missing or added, the line is translated again: with the missing
-items as required phrases, where engine and beam suffice, and without digits if the line has none. If this also fails,
-the line is split at its items, and the text between them is translated separately, without digits. Tags are then
-inserted by word alignment. If the wrapped translator splits lines into sentences, the first fallback for a
-line without required phrases is to translate it sentence by sentence, each with these fallbacks, and to insert the tags
-into the joined translations.
+items as required phrases if the engine supports them and the beam is large enough, and without digits if the line has
+none. If this also fails, the line is split at its items, and the text between them is translated separately, without
+digits. Tags are then inserted by word alignment. If the wrapped translator splits lines into sentences, the first
+fallback for a line without required phrases is to translate it sentence by sentence, each with these fallbacks, and to
+insert the tags into the joined translations.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ class PreservingTranslator:
                 line.fallbacks |= Fallbacks(searched=1)
 
     def _can_require(self, item: TranslatorInput) -> bool:
-        """Return whether the engine supports required phrases and the beam suffices for those of an input."""
+        """Return whether the engine supports required phrases and the beam is large enough for those of an input."""
         try:
             return "required" not in self._translator.unsupported and self._translator.fits_beam(item)
         except UserError:  # the phrases are too long for any output

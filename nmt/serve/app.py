@@ -272,7 +272,8 @@ def _check_streamed_tokens(body: TranslateRequest, model: ServedModel) -> None:
 def _check_terms(lines: Sequence[Line], body: TranslateRequest, model: ServedModel) -> None:
     """Raise HTTPException if all translations of a glossary term in a line contain a forbidden phrase.
 
-    Not with `keep`, because terms do not match within items, nor with annotated terms, which the model may ignore.
+    Does nothing with `keep`, because terms do not match within items, or if terms are annotated, because the model may
+    ignore them.
     """
     if body.keep or model.decode.glossary_mode == "annotate":
         return

@@ -40,7 +40,8 @@ SHUTTING_DOWN = "the server is shutting down"
 class Limits:
     """Limits of one request.
 
-    seconds: for its body to arrive; in each call of `Service.process`, for capacity in the queue, and for the results
+    seconds: timeout for receiving the body; and, in each call of `Service.process`, for waiting while the queue is
+             full, and for the results
     """
 
     body_bytes: int = 1_048_576

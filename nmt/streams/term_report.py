@@ -28,7 +28,7 @@ class TermReport:
     """Counts the uses of terms, and writes them to a TSV file."""
 
     def __init__(self, path: Path | None = None, mode: str = "constrain", *, has_glossary: bool = False) -> None:
-        """Raises UserError if `path` exists and is not a report, or names a compressed file.
+        """Check the path; raises UserError if it exists and is not a report, or names a compressed file.
 
         mode:         `decode.glossary_mode`, for the summary
         has_glossary: whether to log a summary even if no term occurs
@@ -90,7 +90,11 @@ class TermReport:
         say(f"glossary ({self._mode}): {used}{details}")
 
     def _start_with(self, text: str) -> None:
-        """Make `text` the content of the file. Rows that are already there stay, because a kill must not lose them."""
+        """Make `text` the content of the file.
+
+        If the file already starts with `text`, only the rest is removed. Rewriting it would lose rows if the process
+        were killed.
+        """
         if self._file is None or self.path is None:
             return
         if self.path.is_file():  # not a device or a pipe

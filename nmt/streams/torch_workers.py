@@ -93,7 +93,9 @@ class _TorchWorkers(Workers):
     def _translate_in_pool(
         self, load: Load, windows: Iterator[list[Record]], wait: Wait | None, num_lines: int | None, processes: int
     ) -> Generator[TranslatedWindow, None, None]:
-        """Translate windows in worker processes. Only these load the model. Errors of the first are raised immediately.
+        """Translate windows in worker processes; only these load the model.
+
+        If the first worker fails to load it, the error is raised immediately.
 
         processes: number of workers, or the maximum if the user did not choose it
         """

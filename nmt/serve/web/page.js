@@ -171,7 +171,7 @@ async function update() {
   }
 }
 
-/** Get the sentences of the lines that are new, if lines are split. */
+/** Request the sentences of new lines, if lines are split into sentences. */
 async function findSentences(signal) {
   const lines = new Set(element("split").checked ? linesOf(element("source").value).filter((line) => line.trim()) : []);
   for (const line of sentencesOfLines.keys()) {
