@@ -39,7 +39,7 @@ class BatchingOptions:
 class _Job:
     """Items of one caller that are processed in the same batch.
 
-    joins:      whether other jobs of the group may be in its batch
+    batchable:  whether other jobs of the group may be in its batch
     finish_tag: the queue is sorted by it (self-clocked fair queueing, Golestani 1994): number of items, plus the later
                 of the virtual time and the finish tag of the client's previous job
     """
@@ -47,7 +47,7 @@ class _Job:
     group: Hashable
     items: Sequence[Any]
     client: Hashable
-    joins: bool
+    batchable: bool
     finish_tag: int
     submitted_at: float = field(default_factory=monotonic)
     future: Future[list[Any]] = field(default_factory=Future)
@@ -84,24 +84,24 @@ class Batcher:
             thread.start()
 
     def submit(
-        self, group: Hashable, items: Sequence[Any], client: Hashable = None, *, joins: bool = True
+        self, group: Hashable, items: Sequence[Any], client: Hashable = None, *, batchable: bool = True
     ) -> list[Future[list[Any]]]:
         """Queue items and return futures of their results, in order. If it raises QueueFullError, it queues none.
 
-        client: if it has waiting items, all its items may fill at most 75% of the queue; None has no such limit
-        joins:  must be equal for all items of a group; False for expensive items: each is a batch with its own future,
-                so the waiting ones can be canceled
+        client:    if it has waiting items, all its items may fill at most 75% of the queue; None has no such limit
+        batchable: must be equal for all items of a group; False for expensive items: each is a batch with its own
+                   future, so the waiting ones can be canceled
         """
         jobs: list[_Job] = []
         with self._changed:
             if self._is_closed or not self._has_capacity(client, len(items)):
                 raise QueueFullError
             finish_tag = max([self._virtual_time, *(job.finish_tag for job in self._jobs if job.client == client)])
-            size = self.batch_size if joins else 1
+            size = self.batch_size if batchable else 1
             for start in range(0, len(items), size):
                 part = items[start : start + size]
                 finish_tag += len(part)
-                jobs.append(_Job(group, part, client, joins, finish_tag))
+                jobs.append(_Job(group, part, client, batchable, finish_tag))
             was_empty = not self._jobs
             for job in jobs:
                 insort(self._jobs, job, key=attrgetter("finish_tag"))
@@ -172,7 +172,7 @@ class Batcher:
         batch: list[_Job] = []
         num_items = 0
         for job in [job for job in self._jobs if job.group == group]:
-            if batch and (not job.joins or num_items + len(job.items) > max_items):
+            if batch and (not job.batchable or num_items + len(job.items) > max_items):
                 break
             batch.append(job)
             num_items += len(job.items)

@@ -148,8 +148,8 @@ class ServedModel:
         Lines with alternatives or streamed tokens are translated one by one: each needs searches of its own.
         """
         key = self.translator.batch_key(lines[0].text) if len(lines) == 1 else None
-        joins = not (options.alternatives or options.stream_tokens)
-        return self.batcher.submit((options, key), lines, client, joins=joins)
+        batchable = not (options.alternatives or options.stream_tokens)
+        return self.batcher.submit((options, key), lines, client, batchable=batchable)
 
     def _process(
         self, group: tuple[RequestOptions, int | None] | type[Pair | AttentionRequest], items: list[Any]

@@ -78,9 +78,9 @@ def test_large_submissions_are_split_and_results_keep_their_order(batcher: Batch
     assert max(len(items) for _, items in model.batches) == 4
 
 
-def test_items_that_do_not_join_can_be_canceled_one_by_one(batcher: Batcher, model: FakeModel) -> None:
+def test_items_that_are_not_batchable_can_be_canceled_one_by_one(batcher: Batcher, model: FakeModel) -> None:
     block_worker(batcher, model)
-    first, second, third = batcher.submit("a", [1, 2, 3], joins=False)
+    first, second, third = batcher.submit("a", [1, 2, 3], batchable=False)
     second.cancel()
     model.may_run.set()
     assert results([first, third]) == [2, 6]
