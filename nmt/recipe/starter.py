@@ -141,7 +141,7 @@ def _size(pairs: int, tokens: int, alphabet: int) -> tuple[str, str]:
     for name, least, text, vocab_size, reason in _LARGER_SIZES:
         if pairs >= least:
             if vocab_size < 2 * alphabet:
-                vocab_size, reason = 2 * alphabet, "twice as many as distinct characters"
+                vocab_size, reason = 2 * alphabet, "twice the number of distinct characters"
             return name, text.format(vocab_size=vocab_size, reason=reason)
     steps = max(_MIN_STEPS, _EPOCHS * tokens // 2_048)
     epochs = f"about {round(steps * 2_048 / max(tokens, 1)):,} epochs"
