@@ -37,7 +37,8 @@ def replacing(directory: Path) -> Iterator[Path]:
     directory = Path(os.path.realpath(directory))
     replaced = _replaced(directory)
     needed = "preparation needs about as much space as the uncompressed text"
-    errors = reporting_disk_errors(directory, needed=needed, alternative="set run_dir to another disk")
+    alternative = "set run_dir to a directory on another disk"
+    errors = reporting_disk_errors(directory, needed=needed, alternative=alternative)
     lock = run_lock(directory.parent) if directory.parent != run_dir else nullcontext()
     with lock, errors:
         if replaced.exists() and not directory.exists():

@@ -44,5 +44,5 @@ def explained_out_of_memory(device: torch.device) -> Iterator[None]:
         amount = _AMOUNT.search(str(error))
         raise UserError(
             f"{device} does not have enough memory{amount[0] if amount else ''}; use smaller batches "
-            "(train.micro_batch_tokens, decode.batch_tokens) or another device, or end other programs"
+            "(train.micro_batch_tokens, decode.batch_tokens) or another device, or stop other programs"
         ) from error

@@ -56,7 +56,10 @@ def speed_rows(speed: SpeedForecast) -> Iterator[tuple[str, str]]:
 def _notes(recipe: Recipe, forecast: Forecast) -> Iterator[str]:
     train = recipe.train
     if forecast.disk > forecast.disk_free:
-        yield "The disk is too small: lower train.keep_last or train.keep_best, or set run_dir to another disk."
+        yield (
+            "The disk is too small: lower train.keep_last or train.keep_best, or set run_dir to a directory on another "
+            "disk."
+        )
     for problem in schedule_problems(train, train.max_steps if forecast.text is None else forecast.text.updates):
         yield f"Warning: {problem}."
     ends = {"train.patience": train.patience, "train.max_minutes": train.max_minutes if forecast.speed is None else 0}

@@ -20,7 +20,7 @@ from nmt.errors import UserError, describe_write_error
 LOCK_FILE = ".lock"
 _LOCK_START = "process "  # followed by the process id
 
-# Attempts to open the lock file, whose directory another process may remove meanwhile.
+# Attempts to open the lock file, because another process may remove its directory in the meantime.
 _ATTEMPTS = 100
 
 # Run directories, by their real path, that this process has locked.
@@ -49,10 +49,8 @@ def run_lock(run_dir: Path) -> Iterator[None]:
             _locked[real_path] = file
         except OSError as error:
             _remove_if_empty(created)
-            advice = "set run_dir to a writable folder"
-            raise UserError(
-                describe_write_error(error, str(path), advice, alternative="set run_dir to another disk")
-            ) from error
+            advice, alternative = "set run_dir to a writable folder", "set run_dir to a directory on another disk"
+            raise UserError(describe_write_error(error, str(path), advice, alternative=alternative)) from error
     try:
         yield
     finally:
@@ -87,8 +85,8 @@ def _require_not_locked_here(real_path: Path) -> None:
 
 def _in_use(run_dir: Path, holder: str) -> UserError:
     return UserError(
-        f"{run_dir} is in use by {holder}; only one process may write to a run; wait for it, end it, or choose another "
-        "name"
+        f"{run_dir} is in use by {holder}; only one process may write to a run; wait for it, stop it, or choose "
+        "another name"
     )
 
 
@@ -98,7 +96,7 @@ def require_lock(path: Path) -> None:
     Another process may have started a run there. Without a lock, every path is valid.
     """
     real_path = Path(os.path.realpath(path))
-    for run, file in list(_locked.items()):  # other threads may lock and release runs meanwhile
+    for run, file in list(_locked.items()):  # other threads may lock and release runs concurrently
         if run in real_path.parents and not _is_at(run / LOCK_FILE, file):
             raise UserError(
                 f"{run / LOCK_FILE} was deleted or replaced, so another process may write to this run; a run directory "
@@ -115,7 +113,7 @@ def _is_at(path: Path, file: IO[str]) -> bool:
 
 
 def _lock(path: Path) -> IO[str]:
-    """Return the lock file, open and locked. Creates its directory, which an exiting holder may remove meanwhile."""
+    """Return the lock file, open and locked. Creates its directory, which an exiting holder may concurrently remove."""
     for attempt in count(1):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +131,7 @@ def _lock(path: Path) -> IO[str]:
             raise _in_use(path.parent, holder) from None
         if _is_at(path, file):
             break
-        file.close()  # the previous holder removed it meanwhile
+        file.close()  # the previous holder has removed it
     file.seek(0)
     if not _LOCK_START.startswith(file.read(len(_LOCK_START))):  # neither a lock nor empty
         file.close()

@@ -59,7 +59,7 @@ def require_disk_space(recipe: Recipe) -> None:
         raise UserError(
             f"{recipe.directory.absolute()}: {format_bytes(need.free)} of disk space free; {need.count} checkpoints of "
             f"{format_bytes(need.checkpoint)} and a model need {format_bytes(need.total)}{existing}; "
-            "free disk space, lower train.keep_last or train.keep_best, or set run_dir to another disk"
+            "free disk space, lower train.keep_last or train.keep_best, or set run_dir to a directory on another disk"
         )
 
 

@@ -222,7 +222,7 @@ def test_an_unwritable_directory_is_a_one_line_error(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_no_lock(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(os, "write", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-    message = r"the disk is full while writing .*\.lock; free some space, or set run_dir to another disk"
+    message = r"the disk is full while writing .*\.lock; free some space, or set run_dir to a directory on another disk"
     with pytest.raises(UserError, match=message), run_lock(tmp_path / "runs" / "new"):
         pass
     assert not (tmp_path / "runs").exists()
