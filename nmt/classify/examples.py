@@ -177,7 +177,8 @@ def training_overlap(
     }
     for split, count in counts.items():
         if count.in_training:
-            name = f"data.{split}" if split != "valid" or recipe.data.valid else "validation, held out from data.train"
+            is_held_out = split == "valid" and not recipe.data.valid
+            name = "the validation set held out from data.train" if is_held_out else f"data.{split}"
             examples = counted(count.examples, "example")
             warn(f"{name} shares {count.in_training:,} of {examples} with the training text")
     return counts

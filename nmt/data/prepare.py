@@ -330,10 +330,8 @@ def _warn_of_missing_tags(recipe: Recipe) -> None:
         return
     splits: tuple[Split | Literal["test"], ...] = ("valid", "test") if recipe.decode.tag is None else ("valid",)
     if missing := [name for name, corpus in recipe.data.corpora(*splits).items() if corpus.tag is None]:
-        warn(
-            f"all corpora of data.train have a tag, but {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} "
-            "none; set it"
-        )
+        problem = "has none; set one" if len(missing) == 1 else "have none; set one for each"
+        warn(f"all corpora of data.train have a tag, but {', '.join(missing)} {problem}")
 
 
 def _languages(recipe: Recipe) -> dict[str, str]:

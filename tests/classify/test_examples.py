@@ -224,7 +224,7 @@ def test_examples_that_occur_in_the_training_text_are_counted(
     report = train("train.max_steps=1", "name=twice")
     err = " ".join(capsys.readouterr().err.split())
     (count,) = re.findall(
-        r"validation, held out from data.train shares (\d) of 10 examples with the training text", err
+        r"the validation set held out from data.train shares (\d) of 10 examples with the training text", err
     )
     assert f"| valid | 10 | {count} |" in report
 

@@ -155,7 +155,7 @@ def test_pairs_are_filtered_by_the_languages_of_their_corpus(folder: Path, capsy
     corpora = ("news,tag='<de>'", "russian,tag='<ru>',tgt_lang='ru'")
     prepared = prepare(recipe_for(folder, *corpora, options=("data.test.a={kind='toy', tag='<de>'}",)))
     assert [corpus["pairs"] for corpus in prepared.report["train"]["corpora"]] == [30, 1]
-    warning = "warning: all corpora of data.train have a tag, but data.valid.0 has none; set it\n"
+    warning = "warning: all corpora of data.train have a tag, but data.valid.0 has none; set one\n"
     assert warning in capsys.readouterr().err
 
 

@@ -81,14 +81,14 @@ def test_test_sets_without_a_tag_that_all_corpora_have_are_a_warning(
     valid = "data.valid=[{kind='text',src='valid.en',tgt='valid.de',tag='<a>'}]"
     for name, options, sets in (
         ("untagged", (test,), ""),
-        ("no test set", (tagged,), "data.valid.0 has none"),
-        ("tag", (tagged, test, "decode.tag=<a>"), "data.valid.0 has none"),
+        ("no test set", (tagged,), "data.valid.0 has none; set one"),
+        ("tag", (tagged, test, "decode.tag=<a>"), "data.valid.0 has none; set one"),
         ("tags", (tagged, valid, test, "decode.tag=<a>"), ""),
-        ("no test tag", (tagged, valid, test), "data.test.t has none"),
-        ("no tag", (tagged, test), "data.valid.0, data.test.t have none"),
+        ("no test tag", (tagged, valid, test), "data.test.t has none; set one"),
+        ("no tag", (tagged, test), "data.valid.0, data.test.t have none; set one for each"),
     ):
         prepare(recipe_for(folder, name, *options))
-        warning = f"warning: all corpora of data.train have a tag, but {sets}; set it\n"
+        warning = f"warning: all corpora of data.train have a tag, but {sets}\n"
         assert capsys.readouterr().err.count("have a tag") == bool(sets), name
         if sets:
             prepare(recipe_for(folder, name, *options))
