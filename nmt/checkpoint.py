@@ -112,7 +112,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_tensors(model: nn.Module, tensors: Tensors, directory: Path | None = None) -> None:
-    """Load parameters into a model; raises UserError listing all mismatches. directory: that of the parameters"""
+    """Load parameters into a model; raises UserError listing all mismatches. directory: their source, for the error"""
     parameters = dict(model.named_parameters())
     problems = [f"{name} is missing" for name in parameters.keys() - tensors.keys()]
     problems += [f"{name} is unknown" for name in tensors.keys() - parameters.keys()]

@@ -12,7 +12,7 @@ from nmt.logs import warn
 from nmt.processes.distributed import World
 
 MAX_SECONDS = 90.0
-"""Network file systems remember for about a minute that a file does not exist."""
+"""Network file systems may cache the absence of a file for about a minute."""
 _POLL_SECONDS = 0.5
 
 

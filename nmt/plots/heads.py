@@ -18,5 +18,5 @@ def draw_head_removal(title: str, curves: Mapping[str, Sequence[tuple[int, float
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel("removed heads", fontsize=9)
     style_axes(axes, title)
-    figure.legend(loc="outside lower center", frameon=False, fontsize=9)  # curves fall from the left to the right
+    figure.legend(loc="outside lower center", frameon=False, fontsize=9)  # curves fall from left to right
     save_figure(figure, path)

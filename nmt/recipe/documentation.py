@@ -49,7 +49,7 @@ else:
 
 
 class DocumentedType(ModelMetaclass):
-    """The type of sections: their `__doc__`, for `help()`, also has each option with its default and documentation.
+    """The metaclass of sections: their `__doc__`, which `help()` prints, also documents each option and its default.
 
     An invalid option of a new section raises a one-line ValueError; pydantic's error spans several lines.
     """

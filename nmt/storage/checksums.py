@@ -1,4 +1,4 @@
-"""Checksums of prepared files, because a flipped bit in an array of token ids loads without an error."""
+"""Checksums of prepared files, because an array of token ids with a flipped bit loads without an error."""
 
 from __future__ import annotations
 

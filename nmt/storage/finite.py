@@ -7,7 +7,7 @@ from typing import Any
 
 
 def finite(value: Any) -> Any:
-    """Replace NaN and infinite numbers in JSON values by None, which is written as null."""
+    """Replace NaN and infinite numbers in JSON values with None, which is written as null."""
     match value:
         case float():
             return value if math.isfinite(value) else None

@@ -1,7 +1,8 @@
 """Atomic, verified writes of directories and files.
 
 A directory is written under a temporary name, synced to disk, sealed with a manifest (size and SHA-256 of every file)
-and renamed. Every load of weights verifies the manifest, because a flipped bit in a tensor file loads without an error.
+and renamed. Every load of weights verifies the manifest, because a tensor file with a flipped bit loads without an
+error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Words of a text: runs of letters, digits and combining marks; in scripts without spaces, characters; symbols."""
+"""Words of a text: runs of letters, digits and marks; single characters of scripts without spaces; and symbols."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nmt.text.unicode_form import unicode_form
 
 UNSPACED = f"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff{HAN}"
 """Ranges of Thai, Lao, Burmese, Khmer, Japanese and Chinese characters."""
-_TIBETAN = "\u0f00-\u0fff"  # words are several syllables, which a mark separates
+_TIBETAN = "\u0f00-\u0fff"  # words have several syllables, which a mark separates
 
 JOINERS = "\u200c\u200d"
 """The zero-width non-joiner and joiner, which Persian and Indic words contain."""
