@@ -103,7 +103,7 @@ def _expanded(path: Any) -> Any:
     match path:
         case str() if path == "~" or path.startswith("~/"):
             return str(Path(path).expanduser())
-        case list():
+        case list() | tuple():
             return [_expanded(one) for one in path]
         case _:
             return path

@@ -200,6 +200,7 @@ def test_a_leading_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pyte
     test = recipe.data.test["t"]
     assert isinstance(test, TextCorpus)
     assert (test.src, test.references) == (tmp_path / "a", (tmp_path / "b", Path("c")))
+    assert TextCorpus(src="~/a", tgt=("~/b", "c")) == test  # a tuple, as in Python
 
 
 def test_d_head_sets_the_head_width() -> None:
