@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from nmt.errors import UserError
-from nmt.storage.run_folder import CLASSIFIER, checkpoint_directory, checkpoint_step, find_model, list_checkpoints
+from nmt.storage.run_folder import (
+    CLASSIFIER,
+    checkpoint_directory,
+    checkpoint_step,
+    find_model,
+    list_checkpoints,
+    require_own_files,
+)
 
 
 def make_model(directory: Path) -> Path:
@@ -39,10 +46,22 @@ def test_a_missing_model_is_a_one_line_error(name: str, problem: str, tmp_path: 
     assert "\n" not in str(caught.value)
 
 
-def test_a_classifier_cannot_be_trained_in_a_prepared_run(tmp_path: Path) -> None:
+def test_a_prepared_run_has_no_model(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "stamps.json").write_text("{}")
     with pytest.raises(UserError, match=r"is a run without checkpoints; .*; train it with nmt run"):
         find_model(tmp_path)
     with pytest.raises(UserError, match=r"has no model; expected a model directory \(with classifier\.toml\)"):
         find_model(tmp_path, CLASSIFIER)
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.md"])
+def test_a_report_next_to_the_recipe_of_a_user_is_not_overwritten(name: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text("# my notes\nseed = 1\n")
+    (tmp_path / "metrics.jsonl").write_text("")  # of a run that was killed before its first checkpoint
+    require_own_files(tmp_path, (), keeps_recipe=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UserError, match=f"has {name} but no run; the new run would overwrite existing files"):
+        require_own_files(tmp_path, (), keeps_recipe=True)
+    checkpoint_directory(tmp_path, 1).mkdir(parents=True)
+    require_own_files(tmp_path, (), keeps_recipe=True)

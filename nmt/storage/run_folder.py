@@ -149,9 +149,12 @@ def require_own_files(run: Path, translations: Sequence[str], *, keeps_recipe: b
             f"{run / 'checkpoints'} is a link to the checkpoints of another run, {other}; each run must have its own; "
             "remove the link, or start from that run (train.start_from)"
         )
-    if (run / "recipe.toml").is_file() or list_checkpoints(run):
+    saved = run / "recipe.toml"
+    if list_checkpoints(run) or (saved.is_file() and is_replaceable(saved)):
         return
-    written = ["metrics.jsonl", "report.md", "report.json", "curves.png"]
+    written = ["report.md", "report.json", "curves.png"]
+    if not saved.is_file():  # a killed run with the user's recipe may have metrics but no checkpoint
+        written.insert(0, "metrics.jsonl")
     # nmt also writes these before training; without the key, they are files of the user.
     for name, key in (("leaks.json", "sets"), ("plan.json", "parameters")):
         if key not in read_json_object(run / name):
