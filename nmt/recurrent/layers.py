@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import cast
 
 import torch
@@ -17,6 +18,10 @@ from nmt.packing.padding import pad, unpad
 from nmt.recipe import ModelRecipe
 from nmt.recurrent.attention import Attention, Memory
 from nmt.recurrent.time_major import TimeMajor
+
+# Devices on which autocast runs a GRU in fp16, even if its dtype is bf16 (aten/src/ATen/cudnn/AutocastRNN.cpp). Without
+# loss scaling, small gradients would underflow, so bf16 training computes the GRU in the dtype of its weights.
+_FP16_AUTOCAST = ("cuda",)
 
 
 class GruStack(nn.Module):
@@ -56,15 +61,33 @@ class GruStack(nn.Module):
         new = []
         for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
             below = self.dropout(x) if index else x
-            output, _ = layer(below[None], state[None])
+            output, _ = _call(layer, below[None], state[None])
             new.append(output[0])
             x = x + output[0] if index else output[0]
         return x, torch.stack(new)
 
 
 def _run_layer(layer: nn.GRU, x: Tensor, batch_sizes: Tensor, initial: Tensor | None) -> Tensor:
-    outputs, _ = layer(PackedSequence(x, batch_sizes), initial)
-    return outputs.data
+    outputs, _ = _call(layer, x, initial, batch_sizes)
+    return outputs
+
+
+def _call(layer: nn.GRU, x: Tensor, state: Tensor | None, batch_sizes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the outputs of a layer and its last state.
+
+    x: (positions, rows, width), or (total, width) with `batch_sizes`; state: before the first position; None: zeros
+    """
+    kind, dtype = x.device.type, next(layer.parameters()).dtype
+    bypasses = kind in _FP16_AUTOCAST and torch.is_autocast_enabled(kind)
+    bypasses = bypasses and torch.get_autocast_dtype(kind) != torch.float16
+    with torch.autocast(kind, enabled=False) if bypasses else nullcontext():
+        if bypasses:
+            x, state = x.to(dtype), None if state is None else state.to(dtype)
+        if batch_sizes is None:
+            outputs, last = layer(x, state)
+            return outputs, last
+        packed, last = layer(PackedSequence(x, batch_sizes), state)
+    return packed.data, last
 
 
 class Encoder(nn.Module):

@@ -15,6 +15,7 @@ from nmt.model.transformer import Transformer
 from nmt.models import TranslationModel
 from nmt.packing.packed import Batch, PackedSequences
 from nmt.recipe import ModelRecipe
+from nmt.recurrent import layers
 from nmt.recurrent.model import GruModel
 from nmt.recurrent.time_major import TimeMajor
 from nmt.search.beam_search import beam_search
@@ -251,3 +252,23 @@ def test_time_major_rows_are_ordered_by_position_then_length() -> None:
     tokens = torch.tensor([1, 2, 3, 4, 5, 6])[:, None]
     assert rows.from_packed(tokens)[:, 0].tolist() == [3, 1, 6, 4, 2, 5]
     assert torch.equal(rows.to_packed(rows.from_packed(tokens)), tokens)
+
+
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_layers_bypass_autocast_that_would_run_them_in_fp16(
+    monkeypatch: pytest.MonkeyPatch, input_feeding: bool
+) -> None:
+    monkeypatch.setattr(layers, "_FP16_AUTOCAST", ("cpu",))
+    model = build(input_feeding=input_feeding).eval()
+    dtypes: set[torch.dtype] = set()
+    for module in model.modules():
+        if isinstance(module, torch.nn.GRU):
+            module.register_forward_hook(lambda _, inputs, outputs: dtypes.add(outputs[1].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model(packed(SRC), packed(TGT))
+    assert dtypes == {torch.float32}
+    torch.testing.assert_close(hidden.float(), model(packed(SRC), packed(TGT)), atol=0.05, rtol=0.05)
+    dtypes.clear()
+    with torch.autocast("cpu", torch.float16):  # training in fp16 scales the loss
+        model(packed(SRC), packed(TGT))
+    assert torch.float16 in dtypes
