@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import TCPStore  # type: ignore[attr-defined] # documented as public
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined] # documented as public
 from torch.distributed.rendezvous import rendezvous
 
 from nmt.devices.memory import explained_out_of_memory
@@ -30,6 +30,8 @@ from nmt.processes.failure_detection import FailureDetector
 WATCH_SECONDS = 60.0
 TIMEOUT_SECONDS = 600.0
 RESUME_REMEDY = "rerun the same command to resume from the last checkpoint"
+
+_CPU = "cpu"
 
 # Kept until the process exits. Otherwise DDP may hold the last reference to a group and destroy it without releasing
 # the GIL: it would wait forever for a thread of Gloo that needs the GIL to free the tensors of the last collective.
@@ -252,15 +254,41 @@ def _integer_between(variable: str, lowest: int, highest: int) -> int:
 
 
 def _init_process_group(rank: int, size: int, device: torch.device, detector: FailureDetector) -> None:
-    on_gpu = device.type == "cuda"
+    on_gpu, store = device.type == "cuda", detector.process_group_store()
+    _require_own_device(store, rank, size, str(torch.cuda.get_device_properties(device).uuid) if on_gpu else _CPU)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-        store=detector.process_group_store(),
+        store=store,
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=detector.timeout + detector.patience),  # only if the detector fails
         device_id=device if on_gpu else None,
     )
+
+
+def _require_own_device(store: Store, rank: int, size: int, device: str) -> None:
+    """Raise UserError on all ranks if two use the same GPU, or some a GPU and others a CPU.
+
+    NCCL rejects a shared GPU too, but in an internal error that names neither the ranks nor the remedy.
+
+    device: UUID of the GPU, or `_CPU`
+    """
+    store.set(f"device/{rank}", device)
+    ranks: dict[str, list[int]] = {}
+    for other, name in enumerate(store.multi_get([f"device/{other}" for other in range(size)])):
+        ranks.setdefault(name.decode(), []).append(other)
+    on_cpu = ranks.pop(_CPU, [])
+    if on_cpu and ranks:
+        raise UserError(
+            f"ranks on a CPU: {', '.join(map(str, on_cpu))}; the others are on a GPU; all must be on the same kind of "
+            "device; set the device to cpu, or make a GPU visible to each process"
+        )
+    for same in ranks.values():
+        if len(same) > 1:
+            raise UserError(
+                f"ranks {', '.join(map(str, same))} use the same GPU; each process needs its own; start at most one "
+                "process per GPU, with device auto or cuda, and set LOCAL_RANK, as torchrun does"
+            )
 
 
 def _bytes_tensor(content: bytes) -> Tensor:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,24 @@ def test_options_that_differ_from_those_of_rank_0_are_an_error(monkeypatch: pyte
                 world.require_same_options(options)
         else:
             world.require_same_options(options)
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        (["cpu", "cpu"], None),
+        (["GPU-a", "GPU-b"], None),
+        (["GPU-a", "GPU-b", "GPU-a"], "ranks 0, 2 use the same GPU"),
+        (["GPU-a", "cpu"], "ranks on a CPU: 1; the others are on a GPU"),
+    ],
+)
+def test_each_rank_needs_its_own_gpu(devices: list[str], message: str | None) -> None:
+    store = HashStore()
+    for other, device in enumerate(devices):
+        store.set(f"device/{other}", device)
+    for rank, device in enumerate(devices):
+        with pytest.raises(UserError, match=message) if message else nullcontext():
+            distributed._require_own_device(store, rank, len(devices), device)
 
 
 def test_collectives_of_one_process_are_the_identity() -> None:
