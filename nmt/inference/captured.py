@@ -154,8 +154,13 @@ class StaticState:
 
     @torch.inference_mode()
     def select(self, sentence_index: Tensor) -> None:
-        """See `DecoderState.select`. Buffers do not move."""
+        """See `DecoderState.select`. Buffers do not move.
+
+        Idle rows return to position 0. They are computed too, and the position after the last has no encoding.
+        """
         self.rows = self.rows.index_select(0, sentence_index)
+        positions = self.step.buffers.positions
+        positions.copy_(torch.zeros_like(positions).index_copy_(0, self.rows, positions.index_select(0, self.rows)))
 
 
 class CapturedModel(WrappedModel[Transformer]):

@@ -112,6 +112,21 @@ def test_steps_equal_the_transformers(seed: int, sentences: int, beam: int, step
             tokens = random_tokens(rng, left, beam)
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+def test_the_row_of_a_sentence_that_reached_the_last_position_may_stay_idle(positions: str) -> None:
+    rng, model = random.Random(2), make_model(positions=positions, max_positions=8)
+    captured = CapturedModel(model, RepeatingRecorder())
+    state = captured.start(random_sources(rng, 1, 7), 2)
+    for _ in range(3):
+        captured.advance(random_tokens(rng, 1, 2), state)
+    captured.refill(random_sources(rng, 3, 7), state, 3)
+    for _ in range(5):  # then the first sentence has taken 8 steps
+        captured.advance(random_tokens(rng, 4, 2), state)
+    state.select(torch.tensor([1, 2, 3]))
+    assert state.step.shape.batch == 4, "one row must be idle"
+    assert captured.advance(random_tokens(rng, 3, 2), state).isfinite().all()
+
+
 def fill_idle_rows(state: StaticState, value: float) -> None:
     """Overwrite all rows that are not in use."""
     buffers, used = state.step.buffers, len(state.rows)
