@@ -96,9 +96,11 @@ class GraphRecorder:
             stream = torch.cuda.current_stream()
             self._stream.wait_stream(stream)
             try:
-                with torch.cuda.stream(self._stream):  # initialize libraries for this stream before the capture
-                    run()
-                stream.wait_stream(self._stream)
+                try:
+                    with torch.cuda.stream(self._stream):  # initialize libraries for this stream before the capture
+                        run()
+                finally:  # also if memory runs out: the next search writes to the same buffers
+                    stream.wait_stream(self._stream)
                 # thread_local: other threads of a server may use the GPU during the capture.
                 with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                     run()
