@@ -9,7 +9,7 @@ from pathlib import Path
 from nmt.alignment.words import parse_links
 from nmt.errors import UserError
 from nmt.logs import counted
-from nmt.text.lines import read_lines
+from nmt.text.lines import input_name, read_lines
 
 
 @dataclass
@@ -60,15 +60,15 @@ def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> lis
     Raises UserError for another format, another number of lines, and words that do not exist.
     """
     gold = []
-    lines = list(read_lines(path))
+    name, lines = input_name(path), list(read_lines(path, allow_pipe=True))
     if len(lines) != len(sources):
-        problem = f"{path} has {counted(len(lines), 'line')} for {counted(len(sources), 'sentence pair')}"
+        problem = f"{name} has {counted(len(lines), 'line')} for {counted(len(sources), 'sentence pair')}"
         raise UserError(f"{problem}; it must have one line per pair; check both")
     for number, (line, source, target) in enumerate(zip(lines, sources, targets, strict=True), start=1):
-        num_words, where = (len(source.split()), len(target.split())), f"{path}, line {number}"
+        num_words, where = (len(source.split()), len(target.split())), f"{name}, line {number}"
         links = parse_links(line, num_words, where, separators="-?p")
         sure = {link for link, item in zip(links, line.split(), strict=True) if "-" in item}
         gold.append(GoldLinks(sure, set(links)))
     if not any(links.sure for links in gold):
-        raise UserError(f"{path} has no sure links; it must have some, such as 0-0; check that it is the right file")
+        raise UserError(f"{name} has no sure links; it must have some, such as 0-0; check that it is the right file")
     return gold

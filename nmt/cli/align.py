@@ -108,7 +108,8 @@ def align(
                     score.add(links, gold_links[number])
                 bar.advance(1)
     if gold is not None:
-        say(f"precision {score.precision:.4f}, recall {score.recall:.4f}, AER {score.error_rate:.4f} against {gold}")
+        values = f"precision {score.precision:.4f}, recall {score.recall:.4f}, AER {score.error_rate:.4f}"
+        say(f"{values} against {input_name(gold)}")
 
 
 def _load_reverse(model: Path, device: str) -> WordAligner:

@@ -34,6 +34,13 @@ def test_gold_links_are_sure_or_possible(tmp_path: Path) -> None:
     assert first == GoldLinks({(0, 0)}, {(0, 0), (1, 1), (2, 1)}) and second == GoldLinks()
 
 
+def test_gold_links_from_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gold").write_text("0-0\n0-0\n")
+    with (tmp_path / "gold").open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        assert read_gold(Path("-"), SOURCES, TARGETS) == [GoldLinks({(0, 0)}, {(0, 0)})] * 2
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
