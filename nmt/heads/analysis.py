@@ -132,6 +132,7 @@ class MaskedBleu:
             device=loaded.model.tgt_embedding.weight.device,
             reverse_target=metadata.reverse_target,
             max_tokens=metadata.max_tokens,
+            context=metadata.context,
         )
         self._scorer = make_scorer(
             "bleu",
