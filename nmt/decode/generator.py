@@ -31,7 +31,7 @@ class TextGenerator(Translator):
         """Start the continuation of each line; see `Translator.start_translation`."""
         if any(item.prefix.strip() or item.glossary is not None for item in inputs):
             raise UserError(CONTINUES_LINES)
-        if self._reverse_target and any(item.text for item in inputs):
+        if self._reverse_target and any(item.text.strip() for item in inputs):
             raise UserError(
                 "this language model predicts text from right to left; continuing a line needs a left-to-right model; "
                 "choose another model, or score text with this one (nmt score)"
