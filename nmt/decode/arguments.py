@@ -48,8 +48,9 @@ def translator_inputs(
         TranslatorInput(
             line,
             prefix="" if prefixes is None else prefixes[i],
-            required=() if required is None else required[i],
-            context=() if context is None else context[i],
+            # Tuples: an array has no truth value.
+            required=() if required is None else tuple(required[i]),
+            context=() if context is None else tuple(context[i]),
             glossary=None if glossaries is None else glossaries[i],
         )
         for i, line in enumerate(lines)

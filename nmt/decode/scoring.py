@@ -169,6 +169,7 @@ class TextScorer:
                     f"got {counted(len(context), 'context')} for {counted(len(sources), 'pair')}; "
                     "expected one list of previous sentences per pair"
                 )
+            context = [tuple(previous) for previous in context]  # arrays have no truth value, and a Series has labels
         if len(sources) == 0:  # also for arrays, which have no truth value
             return []
         pairs = [self._encode(source, target) for source, target in zip(sources, targets, strict=True)]

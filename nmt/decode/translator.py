@@ -186,7 +186,7 @@ class Translator(TextTranslator):
             _require_compatible_member(member, first)
         options = metadata.decode
         if decode is not None:
-            options = require_options(decode).over(metadata.decode, has_ensemble=bool(ensemble))
+            options = require_options(decode).over(metadata.decode, has_ensemble=len(loaded) > 1)
         num_parameters = sum(member.model.num_parameters() for member in loaded)
         models = prepare_for_search([member.model for member in loaded], precision, torch_device)
         translator = cls(

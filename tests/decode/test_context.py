@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,6 +21,7 @@ from nmt.decode.translator import Translator
 from nmt.errors import UserError
 from nmt.export.description import describe_model, description_lines
 from nmt.export.engine import CTranslate2Translator
+from nmt.heads.analysis import MaskedBleu
 from nmt.model.transformer import Transformer
 from nmt.packing.packed import Batch
 from nmt.recipe import Context, DecodeRecipe, ModelRecipe, TokenizerRecipe
@@ -241,6 +243,23 @@ def test_outputs_have_no_separator(load: Callable[[Context], Path]) -> None:
     for context in ([], [("the dog sleeps", "he sleeps")]):
         (found,) = translator.translate_n_best([LINES[0]], context=[context], prefixes=["the dog"])
         assert all(one.text.startswith("the dog") for one in found)  # text before a separator would be removed
+
+
+def test_heads_are_measured_with_the_same_search(load: Callable[..., Path], tokenizer: Tokenizer) -> None:
+    """The context of a sentence includes the sentences before it in the same line."""
+    path, lines = load(SOURCE, split_sentences=True), ["A cat sees the dog. The dog sleeps. It is red."]
+    loaded, tokenizers = load_model(path, torch.device("cpu")), Tokenizers(tokenizer, tokenizer)
+    expected = Translator.load(path, "cpu", "fp32").translate(lines)
+    assert MaskedBleu(loaded, tokenizers, lines, expected).without([]) == pytest.approx(100)
+
+
+def test_context_may_be_arrays(load: Callable[[Context], Path]) -> None:
+    scorer, contexts = TextScorer.load(load(SOURCE), "cpu"), [LINES[:2], LINES[:1]]
+    arrays: Any = [*map(np.array, contexts)]
+    expected = scorer.score(LINES[2:], LINES[2:], context=contexts)
+    assert scorer.score(LINES[2:], LINES[2:], context=arrays) == expected
+    with pytest.raises(UserError, match="the model translates without context"):
+        Translator.load(load(NONE), "cpu").translate(LINES[2:], context=arrays)
 
 
 @pytest.mark.parametrize("context", [SOURCE, BOTH])
