@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import tomli_w
@@ -63,7 +64,12 @@ class TextClassifier:
 
     @classmethod
     def load(cls, path: Path | str, device: str = "auto", precision: Precision = "auto") -> TextClassifier:
-        """Load a classifier's directory, a checkpoint or a run; raises UserError, or CorruptError for damaged files."""
+        """Load a classifier's directory, a checkpoint or a run.
+
+        Raises UserError, CorruptError for damaged files, and ValueError for an unknown precision.
+        """
+        if precision not in get_args(Precision):
+            raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
         directory = find_model(Path(path), CLASSIFIER)
         verify_directory(directory)
         metadata = read_description(directory / CLASSIFIER, ClassifierMetadata)

@@ -54,6 +54,11 @@ def test_examples_are_tuples_or_lists(tokenizer: Tokenizer) -> None:
     assert classifier.probabilities([]).shape == (0, 2)
 
 
+def test_an_unknown_precision_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="precision must be one of auto, fp32, bf16, fp16, got 'int8'"):
+        TextClassifier.load(tmp_path, "cpu", "int8")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("num_texts", "examples", "expected"),
     [
