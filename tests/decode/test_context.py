@@ -255,7 +255,7 @@ def test_heads_are_measured_with_the_same_search(load: Callable[..., Path], toke
 
 def test_context_may_be_arrays(load: Callable[[Context], Path]) -> None:
     scorer, contexts = TextScorer.load(load(SOURCE), "cpu"), [LINES[:2], LINES[:1]]
-    arrays: Any = [*map(np.array, contexts)]
+    arrays: Any = [np.array(sentences) for sentences in contexts]
     expected = scorer.score(LINES[2:], LINES[2:], context=contexts)
     assert scorer.score(LINES[2:], LINES[2:], context=arrays) == expected
     with pytest.raises(UserError, match="the model translates without context"):
