@@ -211,8 +211,8 @@ def test_arguments_are_matched_by_position() -> None:
         context=Labeled([["i"], []]),
     )
     assert [(one.text, one.prefix, one.required, one.context) for one in inputs] == [
-        ("a", "c", ["e"], ["i"]),
-        ("b", "d", ["f"], []),
+        ("a", "c", ("e",), ("i",)),
+        ("b", "d", ("f",), ()),
     ]
     assert inputs[0].glossary is not None and inputs[1].glossary is None
 
