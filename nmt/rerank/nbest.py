@@ -46,7 +46,7 @@ def read_n_best(lines: Iterable[str], where: str) -> list[list[Candidate]]:
 
 def write_n_best(number: int, candidates: Iterable[Candidate]) -> list[str]:
     """Format the candidates of line `number`, without line endings."""
-    return [f"{number}\t{candidate.score:.4f}\t{candidate.text}" for candidate in candidates]
+    return [f"{number}\t{candidate.score:z.4f}\t{candidate.text}" for candidate in candidates]
 
 
 def _columns(line: str, where: str) -> tuple[int, float, str]:

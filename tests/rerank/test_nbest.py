@@ -7,10 +7,10 @@ from nmt.rerank.nbest import Candidate, read_n_best, write_n_best
 
 
 def test_written_lists_are_read_back() -> None:
-    lists = [[Candidate("ein Haus", -0.5), Candidate("", -1.25)], [Candidate("x", 3.0)]]
+    lists = [[Candidate("ein Haus", -0.5), Candidate("", -1.25)], [Candidate("x", 3.0)], [Candidate("y", -1e-9)]]
     lines = [line for number, candidates in enumerate(lists, start=1) for line in write_n_best(number, candidates)]
-    assert lines == ["1\t-0.5000\tein Haus", "1\t-1.2500\t", "2\t3.0000\tx"]
-    assert read_n_best(lines, "file") == lists
+    assert lines == ["1\t-0.5000\tein Haus", "1\t-1.2500\t", "2\t3.0000\tx", "3\t0.0000\ty"]
+    assert read_n_best(lines, "file") == [*lists[:2], [Candidate("y", 0.0)]]
 
 
 def test_further_columns_are_ignored() -> None:
