@@ -1,4 +1,4 @@
-"""Choose and load the search engine; torch is imported only if it is used.
+"""Choose and load the decoding engine; torch is imported only if it is used.
 
 Importing torch takes longer than translating a page with CTranslate2.
 """
@@ -37,7 +37,7 @@ Engine = Literal["auto", "torch", "ctranslate2"]
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """A search engine and its precision.
+    """A decoding engine and its precision.
 
     reason:     why `auto` selected the engine; "" if the user did
     translator: the CTranslate2 translator that `auto` loaded to check that it works

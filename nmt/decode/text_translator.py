@@ -1,4 +1,4 @@
-"""Translation of text, independent of the search engine: splitting, constraints, joining, MBR.
+"""Translation of text, independent of the decoding engine: splitting, constraints, joining, MBR.
 
 `nmt.decode.translator` searches with PyTorch, `nmt.export.engine` with CTranslate2. This module does not import torch.
 """
