@@ -14,7 +14,8 @@ from nmt.errors import CommandError, UserError
 from nmt.evaluate.classification import score_classes, score_tables
 from nmt.evaluate.tables import format_tables
 from nmt.logs import counted, progress, say, warn
-from nmt.text.lines import count_lines, input_name, read_lines, warn_of_csv, warn_of_fields
+from nmt.text.format_warnings import warn_of_csv, warn_of_fields
+from nmt.text.lines import count_lines, input_name, read_lines
 
 _WINDOW = 4_096
 

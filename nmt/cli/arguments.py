@@ -17,7 +17,8 @@ from nmt.recipe.packaged import packaged_files
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
 from nmt.streams.output_checks import require_not_input, require_output
-from nmt.text.lines import STANDARD_STREAM, read_lines, require_lines, require_same_length, warn_of_pairs
+from nmt.text.format_warnings import warn_of_pairs
+from nmt.text.lines import STANDARD_STREAM, read_lines, require_lines, require_same_length
 
 
 def find_recipe(name: str) -> Path:

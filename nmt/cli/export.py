@@ -16,7 +16,7 @@ from nmt.export.hub import push as push_to_hub
 from nmt.export.hub import require_repository_name, require_token
 from nmt.export.marian import import_marian
 from nmt.logs import say
-from nmt.text.lines import read_plain_text
+from nmt.text.format_warnings import read_plain_text
 
 
 def export(

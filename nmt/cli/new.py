@@ -20,15 +20,9 @@ from nmt.recipe.corpora import CORPUS_KINDS, LANGUAGE_PATTERN
 from nmt.recipe.starter import starter_recipe
 from nmt.storage.sealed import write_file
 from nmt.streams.output_checks import require_new_file
+from nmt.text.format_warnings import is_header, read_plain_text
 from nmt.text.languages import SHORT_CODES
-from nmt.text.lines import (
-    COMPRESSED_EXTENSIONS,
-    is_header,
-    read_lines,
-    read_plain_text,
-    require_lines,
-    require_same_length,
-)
+from nmt.text.lines import COMPRESSED_EXTENSIONS, read_lines, require_lines, require_same_length
 
 _FILE = "One file with both sides instead: TSV, .tmx, .jsonl or .parquet."
 _FIELDS = (

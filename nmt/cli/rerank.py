@@ -41,7 +41,8 @@ from nmt.rerank.rerank import (
 from nmt.storage.model_metadata import read_model_metadata, warn_of_missing_tag
 from nmt.storage.run_folder import find_model
 from nmt.streams.output_checks import require_output
-from nmt.text.lines import input_name, read_lines, require_lines, require_same_length, warn_of_empty, warn_of_pairs
+from nmt.text.format_warnings import warn_of_empty, warn_of_pairs
+from nmt.text.lines import input_name, read_lines, require_lines, require_same_length
 from nmt.text.tokenizer import Tokenizers
 
 NBestArgument = Annotated[

@@ -14,7 +14,8 @@ from nmt.logs import counted, progress, say
 from nmt.storage.model_metadata import read_model_metadata, warn_of_missing_tag
 from nmt.storage.run_folder import find_model
 from nmt.text.context import is_blank_pair
-from nmt.text.lines import input_name, warn_of_empty
+from nmt.text.format_warnings import warn_of_empty
+from nmt.text.lines import input_name
 
 SCORING_WINDOW = 64  # pairs per call of the scorer
 

@@ -41,8 +41,9 @@ from nmt.recipe import (
 from nmt.storage.shards import require_all_shards
 from nmt.text.clean import Pair
 from nmt.text.context import join_lines, last_lines
+from nmt.text.format_warnings import has_csv_name
 from nmt.text.json_fields import parse_json, text_field
-from nmt.text.lines import InvalidUtf8, count_lines, decompressed, has_csv_name, read_lines, reject_pipe, unreadable
+from nmt.text.lines import InvalidUtf8, count_lines, decompressed, read_lines, reject_pipe, unreadable
 from nmt.text.sacrebleu_sets import sacrebleu_documents, sacrebleu_files
 from nmt.text.tmx import tmx_pairs
 from nmt.text.trees import read_treebank

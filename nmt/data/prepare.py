@@ -61,7 +61,8 @@ from nmt.text.context import (
     normalize_joined,
     say_documents,
 )
-from nmt.text.lines import read_lines, warn_of_sides, with_format_warnings
+from nmt.text.format_warnings import warn_of_sides, with_format_warnings
+from nmt.text.lines import read_lines
 from nmt.text.tokenizer import Tokenizer, Tokenizers, planned_symbols, train_tokenizers
 
 _ALL_DROP_REASONS = (*DROP_REASONS, "duplicate", "too many tokens")

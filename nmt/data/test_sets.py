@@ -11,7 +11,7 @@ from nmt.logs import warn
 from nmt.recipe import Context, Corpus, Recipe, SacrebleuCorpus, SgmCorpus, TextCorpus, UnicodeForm
 from nmt.text.clean import warn_of_form
 from nmt.text.context import is_blank, with_previous
-from nmt.text.lines import warn_of_empty, warn_of_fields
+from nmt.text.format_warnings import warn_of_empty, warn_of_fields
 from nmt.text.sacrebleu_sets import sacrebleu_files
 
 

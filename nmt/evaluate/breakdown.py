@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from nmt.errors import UserError
-from nmt.text.lines import read_plain_text
+from nmt.text.format_warnings import read_plain_text
 
 # Upper bounds of the length classes, in words; longer sentences form the last class.
 _MAX_LENGTHS = (10, 20, 30, 40, 50, 60)

@@ -21,8 +21,9 @@ from nmt.logs import counted, say, warn
 from nmt.recipe import Metric, Recipe, load_saved_recipe
 from nmt.storage.run_folder import is_replaceable
 from nmt.text.clean import describe_invisible_characters
+from nmt.text.format_warnings import warn_of_csv, warn_of_empty, warn_of_equal, warn_of_fields
 from nmt.text.languages import HAN, KANA
-from nmt.text.lines import input_name, read_lines, warn_of_csv, warn_of_empty, warn_of_equal, warn_of_fields
+from nmt.text.lines import input_name, read_lines
 from nmt.text.words import has_spaces
 
 _MAX_OTHER_FORMS = 0.01  # fraction of lines

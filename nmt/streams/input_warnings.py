@@ -11,7 +11,7 @@ from nmt.logs import counted, warn
 from nmt.streams.records import Record, warn_of_format
 from nmt.streams.source import Source
 from nmt.text.clean import normalize
-from nmt.text.lines import is_csv_quoted, is_header
+from nmt.text.format_warnings import is_csv_quoted, is_header
 from nmt.text.splitting import contains_phrase
 
 _ENCODING = re.compile(r"""<(?:meta|\?xml)\b[^<>]*\b(?:charset|encoding)\s*=\s*["']?([\w-]+)""", re.IGNORECASE)

@@ -18,8 +18,9 @@ from nmt.keep.documents import DocumentSegment, has_subtitles, html_segments, sr
 from nmt.logs import counted, warn
 from nmt.recipe import NO_CONTEXT, Context
 from nmt.streams.line_constraints import read_constraints
+from nmt.text.format_warnings import describe_format, has_csv_name, is_header, warn_of_csv
 from nmt.text.json_fields import json_values, parse_json, text_or_null
-from nmt.text.lines import COMPRESSED_EXTENSIONS, describe_format, has_csv_name, is_header, warn_of_csv
+from nmt.text.lines import COMPRESSED_EXTENSIONS
 
 _DECIMALS = 6  # about the precision of float32
 

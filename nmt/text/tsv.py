@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from nmt.logs import counted, warn
-from nmt.text.lines import is_csv_quoted
+from nmt.text.format_warnings import is_csv_quoted
 
 
 class TsvCheck:

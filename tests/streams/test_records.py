@@ -19,7 +19,7 @@ from nmt.streams.records import (
     warn_of_format,
     written_fields,
 )
-from nmt.text.lines import warn_of_fields
+from nmt.text.format_warnings import warn_of_fields
 
 BEST = Translation("ein Hund", -0.25, -1.123456789, ["▁ein", "▁Hund"], [-0.5, -0.4, -0.22345678])
 SECOND = Translation("der Hund", -0.75, -2.0, ["▁der", "▁Hund"], [-1.0, -0.5, -0.5], [(0, 0), (1, 1)])
