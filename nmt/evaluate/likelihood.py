@@ -12,8 +12,8 @@ from nmt.diagnostics.leaks import SetLeaks
 from nmt.evaluate.metrics import Score
 from nmt.evaluate.report import ScoredTestSet
 from nmt.recipe import Recipe
-from nmt.text.clean import normalize
-from nmt.text.tokenizer import Tokenizers, require_lengths
+from nmt.text.pair_encoder import PairEncoder
+from nmt.text.tokenizer import Tokenizers
 
 _BATCH_TEXTS = 64
 
@@ -46,7 +46,6 @@ def score_test_set(scorer: TextScorer, test: TestSet, leaks: SetLeaks | None) ->
 
 def require_test_lengths(recipe: Recipe, tokenizers: Tokenizers) -> None:
     """Raise UserError, before training, if a test text of a language model is too long for it."""
-    form, limit = recipe.data.unicode_form, recipe.model.max_positions - 1
+    encoder = PairEncoder(tokenizers, recipe.data.unicode_form, recipe.model.max_positions - 1)
     for name, test in test_sets(recipe).items():
-        pairs = ((list[int](), tokenizers.tgt.encode(normalize(text, form))) for text in test.ref)
-        require_lengths(pairs, limit, ("source", f"data.test.{name}"))
+        encoder.require_fit((encoder.encode("", text) for text in test.ref), names=("source", f"data.test.{name}"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from nmt.errors import UserError
 from nmt.recipe import UnicodeForm
 from nmt.text.clean import normalize
-from nmt.text.tokenizer import Tokenizers, require_lengths
+from nmt.text.tokenizer import Tokenizers
 
 TokenPair = tuple[Sequence[int], Sequence[int]]
 """Token ids of a source and its translation, without tag, BOS and EOS, in reading order."""
@@ -42,10 +43,19 @@ class PairEncoder:
         return len(self.tag) + len(src) <= self.limit and len(tgt) <= self.limit
 
     def require_fit(
-        self, pairs: Sequence[TokenPair], first_line: int = 1, names: tuple[str, str] = ("source", "target")
+        self, pairs: Iterable[TokenPair], first_line: int = 1, names: tuple[str, str] = ("source", "target")
     ) -> None:
-        """Raise UserError for the first side that does not fit, see `require_lengths`."""
-        require_lengths([([*self.tag, *src], tgt) for src, tgt in pairs], self.limit, names, first_line)
+        """Raise UserError for the first side that does not fit.
+
+        names: names of both sides in the error; first_line: line number of the first pair
+        """
+        for number, (src, tgt) in enumerate(pairs, start=first_line):
+            for name, length in zip(names, (len(self.tag) + len(src), len(tgt)), strict=True):
+                if length > self.limit:
+                    raise UserError(
+                        f"{name}, line {number} has {length} tokens; the model supports at most {self.limit}; "
+                        "split the sentence"
+                    )
 
     def in_model_order(self, pair: TokenPair) -> tuple[list[int], list[int]]:
         """Return the tokens as the model reads them: the source with its tag, and the target."""

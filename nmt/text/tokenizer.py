@@ -405,25 +405,6 @@ def _normalization(lowercase: bool) -> Iterator[dict[str, Any]]:
         yield {"normalization_rule_tsv": str(path)}
 
 
-def require_lengths(
-    pairs: Iterable[tuple[Sequence[int], Sequence[int]]],
-    limit: int,
-    names: tuple[str, str],
-    first_line: int = 1,
-) -> None:
-    """Raise UserError if a sentence of a pair has more than `limit` tokens.
-
-    names: names of both sides in the error; first_line: line number of the first pair
-    """
-    for number, pair in enumerate(pairs, start=first_line):
-        for name, tokens in zip(names, pair, strict=True):
-            if len(tokens) > limit:
-                raise UserError(
-                    f"{name}, line {number} has {len(tokens)} tokens; the model supports at most {limit}; "
-                    "split the sentence"
-                )
-
-
 def _explain_training_error(message: str, recipe: TokenizerRecipe) -> str:
     """Return an error message with the vocabulary size that the trainer's message suggests."""
     wrong = f"tokenizer.vocab_size is {recipe.vocab_size}"
