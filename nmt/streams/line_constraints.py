@@ -8,7 +8,7 @@ from typing import Any
 from nmt.decode.glossary import Term, split_forms
 from nmt.errors import UserError
 from nmt.recipe import NO_CONTEXT, Context
-from nmt.text.json_fields import one_line
+from nmt.text.json_fields import without_line_feeds
 
 
 class _WrongValueError(Exception):
@@ -52,7 +52,7 @@ def _text(value: Any) -> str:
     """Return a text with line feeds replaced by spaces."""
     if not isinstance(value, str):
         raise _WrongValueError(value)
-    return one_line(value)
+    return without_line_feeds(value)
 
 
 def _phrase(value: Any) -> str:

@@ -101,7 +101,7 @@ def text_or_null(record: Any, name: str, where: str, remedy: str, *, accept_inte
         value = str(value)
     if value is not None and not isinstance(value, str):
         raise UserError(f"{where}: field {name!r} is of type {type(value).__name__}; it must be text; {remedy}")
-    return None if value is None else one_line(value)
+    return None if value is None else without_line_feeds(value)
 
 
 def _parent(name: str, rest: str) -> str:
@@ -109,6 +109,6 @@ def _parent(name: str, rest: str) -> str:
     return name.removesuffix(rest).rstrip(".")
 
 
-def one_line(text: str) -> str:
+def without_line_feeds(text: str) -> str:
     """Return a text as valid Unicode (see `valid_unicode`) without line feeds, which become spaces."""
     return valid_unicode(text).replace("\n", " ")
