@@ -26,10 +26,9 @@ from nmt.errors import UserError
 from nmt.logs import progress, say, warn
 from nmt.recipe import TERM_MARKERS, Corpus, HuggingFaceCorpus, Recipe
 from nmt.storage.checksums import read_checked
+from nmt.storage.run_folder import STAMPS
 from nmt.storage.sealed import write_file
 from nmt.text.lines import read_blocks
-
-_STAMPS_FILE = "stamps.json"
 
 # Increment when the same recipe and text give a different prepared corpus.
 FORMAT = 2
@@ -311,7 +310,7 @@ def _read_files(files: Sequence[Path]) -> list[InputFile]:
 def write_stamps(inputs: Sequence[InputFile], directory: Path) -> None:
     """Record sizes, times of last change and paths of the input files; raise UserError if that fails."""
     stamps = [file.stamp() for file in inputs]
-    write_file(directory / _STAMPS_FILE, (json.dumps(stamps) + "\n").encode())
+    write_file(directory / STAMPS, (json.dumps(stamps) + "\n").encode())
 
 
 def _training_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -369,7 +368,7 @@ def _portable(corpus: Corpus, exclude: set[str]) -> dict[str, Any]:
 def _read_stamps(directory: Path, files: Sequence[Path]) -> list[Stamp]:
     """Return the recorded stamps; empty if the file is missing or damaged. An early version recorded no paths."""
     try:
-        recorded = json.loads((directory / _STAMPS_FILE).read_text(encoding="utf-8"))
+        recorded = json.loads((directory / STAMPS).read_text(encoding="utf-8"))
         if recorded and all(len(stamp) == 2 for stamp in recorded):
             return [(0, 0, str(path)) for path in files]
         return [(int(size), int(modified), str(path)) for size, modified, path in recorded]

@@ -13,12 +13,12 @@ from pathlib import Path
 from nmt.data.store import REPORT_FILE
 from nmt.errors import UserError
 from nmt.processes.run_lock import run_lock
-from nmt.storage.run_folder import require_own_text
+from nmt.storage.run_folder import STAMPS, require_own_text
 from nmt.storage.sealed import new_directory, reporting_disk_errors, sync
 
 # Names of the files in the directory of a prepared corpus, temporary ones included.
 _OWN_FILES = (
-    *(REPORT_FILE, "stamps.json", "tokenizer.model", "tokenizer.src.model", "tokenizer.tgt.model"),
+    *(REPORT_FILE, STAMPS, "tokenizer.model", "tokenizer.src.model", "tokenizer.tgt.model"),
     *("train.*.npy", "valid.*.npy", "valid.src.txt", "valid.tgt.txt", "valid.previous.txt", "valid.tags.txt"),
     *("epochs", "alignment", "markup", ".*"),
 )

@@ -19,6 +19,8 @@ from nmt.storage.sealed import MANIFEST, CorruptError, manifest_digest, read_man
 MODEL, CLASSIFIER = "model.toml", "classifier.toml"
 """Files that describe a translation model and a classifier in their directories."""
 
+STAMPS = "stamps.json"
+"""File of every prepared corpus, see `nmt.data.fingerprint`."""
 
 # Entries of a run that must not be the output of a command such as `nmt translate`.
 _OWN_ENTRIES = (
@@ -57,7 +59,7 @@ def owning_directory(file: Path) -> Path | None:
         entry = real.relative_to(run).parts[0]
         if entry in _OWN_ENTRIES and list_checkpoints(run):
             return run
-        if entry == "data" and (run / "data" / "stamps.json").is_file():
+        if entry == "data" and _is_prepared(run / "data"):
             return run
         if entry == "translations" and real.stem in _scored_test_sets(run):
             return run
@@ -117,7 +119,7 @@ def find_model(path: Path, description: str = MODEL) -> Path:
     wrong, advice = "has no model", "correct the path"
     if not path.is_dir():
         wrong = "is a file" if path.exists() else "does not exist"
-    elif description == MODEL and (path / "data" / "stamps.json").is_file():
+    elif description == MODEL and _is_prepared(path / "data"):
         wrong, advice = "is a run without checkpoints", "train it with nmt run"
     expected = f"a model directory (with {description}), a checkpoint or a run directory"
     raise UserError(f"{path} {wrong}; expected {expected}; {advice}")
@@ -135,7 +137,7 @@ def require_own_files(run: Path, translations: Sequence[str], *, keeps_recipe: b
     if not keeps_recipe:
         require_own_recipe(run)
     is_model = (run / MANIFEST).is_file() and any((run / name).is_file() for name in (MODEL, CLASSIFIER))
-    if is_model or (run / "stamps.json").is_file():
+    if is_model or _is_prepared(run):
         kind = "a model or checkpoint" if is_model else "a prepared corpus"
         raise UserError(f"{run} is {kind}; a run must have its own directory; set another run_dir")
     for name in ("data", "checkpoints", "tensorboard", "translations"):
@@ -228,6 +230,11 @@ def _linked_directory(entry: Path) -> Path | None:
     """Return the directory that contains the target of a link; None for an entry of its own directory."""
     directory = Path(os.path.realpath(entry)).parent
     return None if directory == Path(os.path.realpath(entry.parent)) else directory
+
+
+def _is_prepared(directory: Path) -> bool:
+    """Return whether a directory has a prepared corpus."""
+    return (directory / STAMPS).is_file()
 
 
 def find_prepared(path: Path) -> Path:
