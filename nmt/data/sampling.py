@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt.data.store import PairStore, PairWriter, Part, Side
+from nmt.data.store import REPORT_FILE, PairStore, PairWriter, Part, Side
 from nmt.errors import UserError
 from nmt.logs import SECONDS_BETWEEN_PLAIN_LINES, say
 from nmt.processes.cores import num_cores
@@ -95,7 +95,7 @@ class SampledEpochs:
         sides = recipe.subword_sampling_sides
         self._sides: tuple[Side, ...] = ("src", "tgt") if sides == "both" else (sides,)
         self._seed = seed
-        report = read_json_object(directory / "prepare.json")
+        report = read_json_object(directory / REPORT_FILE)
         data = report.get("recipe", {}).get("data", {})  # no `context` if 0, no `long_sources` if "drop"
         truncates = "long_sources" in data and "context" not in data  # context is dropped before a source is truncated
         self._make_sampler = partial(

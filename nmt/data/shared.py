@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from nmt.data.prepare import Prepared, load_prepared
 from nmt.data.store import REPORT_FILE
 from nmt.logs import warn
 from nmt.processes.distributed import World
+from nmt.storage.sealed import file_sha256
 
 MAX_SECONDS = 90.0
 """Network file systems may cache the absence of a file for about a minute."""
@@ -49,6 +49,6 @@ def _await_file(path: Path, world: World) -> None:
 def _digest(path: Path) -> str:
     """Return the SHA-256 of a file, "" if it cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return file_sha256(path)
     except OSError:
         return ""
