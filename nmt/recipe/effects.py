@@ -153,17 +153,6 @@ def require_effect(recipe: Recipe) -> None:
         raise ValueError(f"decode.{problem}; change that, or remove decode.{name}")
 
 
-def require_known_tags(recipe: Recipe) -> None:
-    """Raise ValueError for a tag of translations that the model will not have; a reused tokenizer may have others."""
-    tags = {None, *recipe.tokenizer.user_symbols, *(corpus.tag for corpus in recipe.data.train)}
-    used = {f"{name}.tag": corpus.tag for name, corpus in recipe.data.corpora("valid", "test").items()}
-    for option, tag in ({"decode.tag": recipe.decode.tag} | used).items():
-        if tag not in tags and not recipe.reuses_tokenizer:
-            raise ValueError(
-                f"{option} is {tag!r}; it must be the tag of a training corpus; add it to a corpus, or correct it"
-            )
-
-
 def _require_tokenizer_effect(recipe: Recipe | ClassificationRecipe) -> None:
     symbols = recipe.tokenizer.user_symbols
     for symbol in symbols:

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, field_validator, model_validator
 
+from nmt.recipe.consistency import require_fitting_sections, require_markup_support
 from nmt.recipe.context import SEPARATOR, Context, ContextSides, ContextSize
 from nmt.recipe.corpora import (
     LANGUAGE_PATTERN,
     NO_LANGUAGE,
     Corpus,
     FilledPath,
-    MonolingualCorpus,
     NonNegativeFloat,
     PositiveFloat,
     Probability,
@@ -25,10 +25,9 @@ from nmt.recipe.corpora import (
     UnicodeForm,
 )
 from nmt.recipe.decoding import DecodeRecipe, FinalDecodeRecipe
-from nmt.recipe.effects import require_effect, require_known_tags
+from nmt.recipe.effects import require_effect
 from nmt.recipe.evaluation import EvaluateRecipe
 from nmt.recipe.model import ModelRecipe
-from nmt.recipe.term_markers import TERM_MARKERS
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 Threads = Annotated[int, Field(ge=0, le=1_024)]  # the system aborts a process that starts too many
@@ -361,122 +360,12 @@ class Recipe(Section):
         return DecodeRecipe.model_construct(decode.model_fields_set, **(dict(decode) | changes))
 
     @model_validator(mode="after")
-    def _markup_fits(self) -> Recipe:
-        if self.decode.glossary_mode == "annotate" and not self.train.glossary_markup and not self.reuses_tokenizer:
-            raise ValueError(
-                "decode.glossary_mode is 'annotate', which needs a model trained with marked terms; set "
-                "train.glossary_markup to 0.1, or glossary_mode to 'constrain'"
-            )
-        if not self.train.glossary_markup:
-            return self
-        if self.train.guided_alignment or self.train.subword_sampling:
-            other = "guided_alignment" if self.train.guided_alignment else "subword_sampling"
-            raise ValueError(
-                f"train.glossary_markup adds tokens to the source, which train.{other} does not support; set one of "
-                "them to 0 or false"
-            )
-        if self.is_language_model:
-            raise ValueError("train.glossary_markup needs a source; a language model has none; set it to 0")
-        if self.data.context:
-            raise ValueError(
-                "train.glossary_markup marks terms of single sentences, and data.context adds other sentences; set one "
-                "of them to 0"
-            )
-        if not self.tokenizer.joint and not self.reuses_tokenizer:
-            raise ValueError(
-                "train.glossary_markup writes target words in the source, which needs one tokenizer for both "
-                "languages; set tokenizer.joint to true"
-            )
-        for index, corpus in enumerate(self.data.train):
-            if corpus.tag in TERM_MARKERS:
-                raise ValueError(
-                    f"data.train.{index}.tag is {corpus.tag!r}, which train.glossary_markup uses; choose another tag"
-                )
-        return self
-
-    @model_validator(mode="after")
     def _sections_fit_together(self, info: ValidationInfo) -> Recipe:
+        require_markup_support(self)
         if info.context is not SAVED:
             require_effect(self)
-        if self.model.tied_embeddings == "three-way" and self._is_known("tied_embeddings") and not self.tokenizer.joint:
-            raise ValueError(
-                "tokenizer.joint is false, but three-way tied embeddings need one vocabulary; "
-                "set tokenizer.joint to true or model.tied_embeddings to 'decoder'"
-            )
-        if self.train.guided_alignment and self.data.context:
-            raise ValueError(
-                "train.guided_alignment aligns single sentences, and data.context adds other sentences; set only one"
-            )
-        if self.model.architecture == "gru" and self.train.compile:
-            raise ValueError(
-                "train.compile is true; architecture 'gru' runs in torch's own kernels, which are not compiled; set "
-                "train.compile to false"
-            )
-        if self.model.architecture == "gru" and self.train.shapes == "fixed":
-            raise ValueError("train.shapes is 'fixed', which architecture 'gru' does not support; set it to 'auto'")
-        layers, heads = self.model.cross_attentions
-        layer = self.decode.alignment_layer
-        if layer is not None and layer >= layers and self._is_known("num_decoder_layers"):
-            raise ValueError(
-                f"decode.alignment_layer is {layer}; the decoder has layers 0 to {layers - 1}; choose one of them"
-            )
-        wrong = [head for head in self.decode.alignment_heads if head >= heads]
-        if wrong and self._is_known("num_heads"):
-            raise ValueError(
-                f"decode.alignment_heads names head {wrong[0]}; layers have heads 0 to {heads - 1}; choose from these"
-            )
-        if (self.data.long_sources == "truncate") != (self.decode.long_lines == "truncate"):
-            raise ValueError(
-                f"data.long_sources is {self.data.long_sources!r} and decode.long_lines is {self.decode.long_lines!r}; "
-                "a model must be used as it was trained; set both to 'truncate', or neither"
-            )
-        require_known_tags(self)
-        self._require_language_model()
-        if self.data.max_tokens + 1 > self.model.max_positions and self._is_known("max_positions"):
-            raise ValueError(
-                f"data.max_tokens is {self.data.max_tokens}; the model also needs a position for EOS; "
-                f"set model.max_positions to {self.data.max_tokens + 1} or more"
-            )
-        if (self.train.guided_alignment or self.train.glossary_markup) and self.data.max_tokens > 65_535:
-            option = "guided_alignment" if self.train.guided_alignment else "glossary_markup"
-            raise ValueError(
-                f"data.max_tokens is {self.data.max_tokens}; it must be at most 65535 with train.{option}; lower it"
-            )
-        if self.train.micro_batch_tokens != "auto" and self.data.max_tokens + 1 > self.train.micro_batch_tokens:
-            raise ValueError(
-                f"train.micro_batch_tokens is {self.train.micro_batch_tokens}; the longest sentence must fit; "
-                f"set train.micro_batch_tokens to {self.data.max_tokens + 1} or more, or lower data.max_tokens"
-            )
+        require_fitting_sections(self)
         return self
-
-    def _is_known(self, option: str) -> bool:
-        """Return whether an option of the model section is final: without a value, it is that of the initial model."""
-        return self.train.start_from is None or option in self.model.model_fields_set
-
-    def _require_language_model(self) -> None:
-        """Raise ValueError if corpora or options of a language model need a source, or if other corpora have none."""
-        for name, corpus in self.data.corpora("train", "valid", "test").items():
-            has_source = not isinstance(corpus, MonolingualCorpus)
-            if not has_source and not self.is_language_model:
-                raise ValueError(
-                    f"{name} has no source, but src_lang is {self.src_lang!r}; a language model has none; set "
-                    f"src_lang to {NO_LANGUAGE!r}, or give pairs"
-                )
-            if has_source and self.is_language_model:
-                raise ValueError(
-                    f"{name} has kind {corpus.kind!r}, but src_lang is {NO_LANGUAGE!r}; a language model has no "
-                    "source; give corpora of kind 'monolingual', or correct src_lang"
-                )
-        if not self.is_language_model:
-            return
-        if not self.tokenizer.joint and not self.reuses_tokenizer:
-            raise ValueError("tokenizer.joint is false; a language model has one language; set tokenizer.joint to true")
-        if self.data.context:
-            raise ValueError("data.context needs a source; a language model has none; set it to 0")
-        if self.train.guided_alignment:
-            raise ValueError("train.guided_alignment needs a source; a language model has none; set it to false")
-        if self.train.validate_bleu_every:
-            raise ValueError("train.validate_bleu_every needs translations; a language model has none; set it to 0")
 
     @property
     def reuses_tokenizer(self) -> bool:
