@@ -367,7 +367,6 @@ def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Token
     if text.drops.total():
         say(f"kept {sum(text.num_kept):,} of {sum(text.num_read):,} pairs (dropped: {_drops(text.drops)})")
     say(f"training the tokenizer on {num_pairs:,} pairs")
-    tags = (corpus.tag for corpus in recipe.data.train if corpus.tag is not None)
     mixture = _mixture(recipe, text.num_kept)
 
     def sample() -> Iterator[Pair]:
@@ -379,7 +378,7 @@ def _train_tokenizers(recipe: Recipe, text: CleanText, directory: Path) -> Token
     if has_tree_vocabulary(recipe):
         for frame, mask in text.frames():  # the sample may skip pairs with rare brackets
             tree_tokens.update(token for _, tree in frame.select(mask) for token in last_sentence(tree).split())
-    return train_tokenizers(sample, options, directory, tuple(tags), sorted(tree_tokens))
+    return train_tokenizers(sample, options, directory, recipe.data.tags, sorted(tree_tokens))
 
 
 def _encode_valid(recipe: Recipe, directory: Path, tokenizers: Tokenizers) -> SplitCounts:

@@ -46,8 +46,7 @@ def reused_tokenizers(recipe: Recipe) -> Tokenizers | None:
 
 def with_symbols_of(recipe: Recipe, tokenizers: Tokenizers) -> Tokenizers:
     """Append the user symbols and tags of a recipe that reused tokenizers lack."""
-    tags = [corpus.tag for corpus in recipe.data.train if corpus.tag is not None]
-    return tokenizers.with_symbols(planned_symbols(recipe), tags)
+    return tokenizers.with_symbols(planned_symbols(recipe), recipe.data.tags)
 
 
 def find_tokenizers(path: Path) -> Path:
@@ -83,9 +82,8 @@ def expected_vocab_sizes(recipe: Recipe) -> tuple[int, int]:
     tokenizers = reused_tokenizers(recipe) if all_exist else None
     if tokenizers is not None:
         return tokenizers.src.vocab_size, tokenizers.tgt.vocab_size
-    symbols = set(planned_symbols(recipe))
-    with_tags = symbols | {corpus.tag for corpus in recipe.data.train if corpus.tag is not None}
-    src = planned_vocab_size(recipe.tokenizer, len(with_tags))
+    symbols = planned_symbols(recipe)
+    src = planned_vocab_size(recipe.tokenizer, len({*symbols, *recipe.data.tags}))
     return src, src if recipe.tokenizer.joint else planned_vocab_size(recipe.tokenizer, len(symbols))
 
 

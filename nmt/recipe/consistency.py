@@ -105,7 +105,7 @@ def _require_alignment_heads(recipe: Recipe) -> None:
 
 def _require_known_tags(recipe: Recipe) -> None:
     """Check that the model will have the tags of translations; a reused tokenizer may have others."""
-    tags = {None, *recipe.tokenizer.user_symbols, *(corpus.tag for corpus in recipe.data.train)}
+    tags = {None, *recipe.tokenizer.user_symbols, *recipe.data.tags}
     used = {f"{name}.tag": corpus.tag for name, corpus in recipe.data.corpora("valid", "test").items()}
     for option, tag in ({"decode.tag": recipe.decode.tag} | used).items():
         if tag not in tags and not recipe.reuses_tokenizer:

@@ -110,6 +110,11 @@ class DataRecipe(Section):
         return {f"data.{split}.{name}": corpus for split in splits for name, corpus in named[split]}
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags of the training corpora, each once."""
+        return tuple(dict.fromkeys(corpus.tag for corpus in self.train if corpus.tag is not None))
+
+    @property
     def context_options(self) -> Context:
         """The options of the context."""
         return Context(self.context, self.context_sides)

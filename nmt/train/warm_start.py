@@ -243,7 +243,6 @@ def text_differences(start: Path, recipe: Recipe) -> str:
     """
     metadata, data = read_model_metadata(start), recipe.data
     trained, chosen = metadata.directions, directions(data.train, recipe)
-    are_tagged = any(corpus.tag is not None for corpus in data.train)
     sides, tags = metadata.context.sides, ", ".join(metadata.tags)
     options = {
         "languages": (", ".join(trained), ", ".join(trained if set(chosen) <= set(trained) else chosen)),
@@ -251,7 +250,7 @@ def text_differences(start: Path, recipe: Recipe) -> str:
         "data.unicode_form": (metadata.unicode_form, data.unicode_form),
         "data.context": (metadata.context.size, data.context if metadata.context.size else 0),
         "data.context_sides": (sides, data.context_sides if metadata.context.has_target and data.context else sides),
-        "tags of data.train": (tags, tags if are_tagged or not tags else "none"),
+        "tags of data.train": (tags, tags if data.tags or not tags else "none"),
     }
     pairs = {name: pair for name, pair in options.items() if pair[0] != pair[1]}
     return ", ".join(f"{key}: {old} in the initial model and {new} in the recipe" for key, (old, new) in pairs.items())
