@@ -2,6 +2,7 @@
 
 import errno
 import sys
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -67,3 +68,17 @@ def describe_write_error(error: OSError, name: str, advice: str, *, needed: str 
         return f"cannot write {name}: {error.strerror or error}; {advice_on(error, advice)}"
     remedy += f", or {alternative}" if alternative else ", then rerun"
     return "; ".join(filter(None, (wrong, needed, remedy)))
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return a one-line message for an OSError of any operation."""
+    if error.errno == errno.ENOENT and error.filename is None:
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            return "the current directory no longer exists; change to one that exists, then rerun the command"
+    file = f" ({error.filename})" if error.filename is not None else ""
+    advice = "check the path and its permissions, then rerun the command"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return describe_write_error(error, str(error.filename or "standard output or a file"), advice)
+    return f"{error.strerror or error}{file}; {advice_on(error, advice)}"

@@ -22,11 +22,18 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from nmt.errors import CommandError, JobEnded, OrderlyEnd, RecipeError, UserError, advice_on_encoding
+from nmt.errors import (
+    CommandError,
+    JobEnded,
+    OrderlyEnd,
+    RecipeError,
+    UserError,
+    advice_on_encoding,
+    describe_os_error,
+)
 from nmt.logs import is_first_rank, is_verbose, print_line, set_verbosity
 from nmt.processes.environment import world_size
 from nmt.processes.interruption import EXIT_STATUS, Interrupted
-from nmt.storage.sealed import describe_os_error
 
 _HOME = re.compile(r"^(-\w|[\w.-]+=|)~(?=/|\Z)")  # at the start of a path
 _DASH = re.compile(r"^(-\w|--[\w-]+=|)(?:\./+)+-\Z")  # pathlib shortens it to -

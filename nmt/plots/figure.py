@@ -22,7 +22,7 @@ BLUE, ORANGE, GREEN, GRAY = "#0072b2", "#d55e00", "#009e73", "#8c8c8c"
 PALETTE = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 
 PLOT_MARK = b"Drawn by nmt with Matplotlib"
-"""Mark of png, svg, pdf, eps and ps files of `save_figure`, see `nmt.storage.sealed.has_mark`."""
+"""Mark of png, svg, pdf, eps and ps files of `save_figure`."""
 _KEYS_OF_MARK = {"png": "Software", "svg": "Creator", "pdf": "Creator", "eps": "Creator", "ps": "Creator"}
 
 

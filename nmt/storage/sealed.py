@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from nmt.errors import UserError, advice_on, describe_write_error
+from nmt.errors import UserError, describe_write_error
 from nmt.processes.run_lock import require_lock
 
 MANIFEST = "manifest.json"
@@ -135,16 +135,6 @@ def writes_through(path: Path) -> bool:
     if path.absolute().parts[1:2] in (("dev",), ("proc",)):
         return True
     return path.exists() and not path.is_file() and not path.is_dir()
-
-
-def has_mark(path: Path, mark: bytes) -> bool:
-    """Return whether a file is empty or has these bytes near its start; for PDF, near its end."""
-    with path.open("rb") as file:
-        content = file.read(1_000)
-        if content.startswith(b"%PDF"):  # its metadata is at the end
-            file.seek(max(0, path.stat().st_size - 10_000))
-            content = file.read()
-    return not content or mark in content
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -276,17 +266,3 @@ def reporting_disk_errors(path: Path, *, needed: str = "", alternative: str = ""
         raise UserError(
             describe_write_error(error, str(path), advice, needed=needed, alternative=alternative)
         ) from error
-
-
-def describe_os_error(error: OSError) -> str:
-    """Return a one-line message for an OSError of any operation."""
-    if error.errno == errno.ENOENT and error.filename is None:
-        try:
-            Path.cwd()
-        except FileNotFoundError:
-            return "the current directory no longer exists; change to one that exists, then rerun the command"
-    file = f" ({error.filename})" if error.filename is not None else ""
-    advice = "check the path and its permissions, then rerun the command"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return describe_write_error(error, str(error.filename or "standard output or a file"), advice)
-    return f"{error.strerror or error}{file}; {advice_on(error, advice)}"

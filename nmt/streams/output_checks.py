@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nmt.errors import UserError
 from nmt.storage.run_folder import owning_directory
-from nmt.storage.sealed import has_mark, require_no_loop, require_writable, writes_through
+from nmt.storage.sealed import require_no_loop, require_writable, writes_through
 from nmt.text.lines import STANDARD_STREAM
 
 
@@ -70,7 +70,7 @@ def require_output(
     """Raise UserError early if the output file of an option cannot be written or must not be replaced.
 
     inputs:   see `require_not_input`
-    replaces: mark of all outputs of the command, see `has_mark`; other files are not replaced
+    replaces: mark of all outputs of the command, see `_has_mark`; other files are not replaced
     """
     if out is None:
         return
@@ -85,10 +85,20 @@ def require_output(
     if out == STANDARD_STREAM or is_standard_output(out):
         raise UserError(f"{option} {out} is standard output; it must be a file; name one")
     require_not_input(option, out, inputs)
-    if replaces is not None and out.is_file() and not has_mark(out, replaces):
+    if replaces is not None and out.is_file() and not _has_mark(out, replaces):
         raise UserError(
             f"{out} was not written by this command; {option} replaces only its own files; choose a new name"
         )
+
+
+def _has_mark(path: Path, mark: bytes) -> bool:
+    """Return whether a file is empty or has these bytes near its start; for PDF, near its end."""
+    with path.open("rb") as file:
+        content = file.read(1_000)
+        if content.startswith(b"%PDF"):  # its metadata is at the end
+            file.seek(max(0, path.stat().st_size - 10_000))
+            content = file.read()
+    return not content or mark in content
 
 
 def require_new_file(out: Path) -> Path:
