@@ -15,6 +15,7 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -323,13 +324,11 @@ def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
             )
     origin = {**average_origin(models), "averaged": [_model_name(path) for path in paths]}
     _write_derived(models[-1], average_tensors(models), origin, out, None, replaces=False)
-    similarities = _similarities(out, models)
-    least = min(range(len(models)), key=lambda index: similarities[index])
-    if similarities[least] < 0.9:
+    similarity, model = min(zip(_similarities(out, models), models, strict=True), key=itemgetter(0))
+    if similarity < 0.9:
         warn(
-            f"the weights of {models[least]} have little in common with the average (cosine similarity "
-            f"{similarities[least]:.2f}), which probably cannot translate; average models that come from the same "
-            "initial model"
+            f"the weights of {model} have little in common with the average (cosine similarity {similarity:.2f}), "
+            "which probably cannot translate; average models that come from the same initial model"
         )
     return models
 
