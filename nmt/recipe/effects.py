@@ -7,13 +7,14 @@ import unicodedata
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from nmt.recipe.corpora import (
     Corpus,
     HuggingFaceCorpus,
     ToyCorpus,
     TreesCorpus,
+    UnicodeForm,
     has_label,
     is_reserved,
     named_files,
@@ -180,7 +181,7 @@ def _has_relative_path(corpus: Corpus) -> bool:
     return not all(map(Path.is_absolute, paths))
 
 
-def _require_normalized(symbol: str, form: Literal["NFC", "NFKC", "none"]) -> None:
+def _require_normalized(symbol: str, form: UnicodeForm) -> None:
     """Raise ValueError for a user symbol that is reserved, or that never occurs in normalized, split text."""
     wrong = f"tokenizer.user_symbols has {symbol!r}"
     if is_reserved(symbol):

@@ -21,7 +21,7 @@ from typing import Any
 
 import sentencepiece
 
-from nmt.errors import UserError
+from nmt.errors import UserError, message_of
 from nmt.recipe import SEPARATOR, TERM_MARKERS, Recipe, TokenizerRecipe
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.text.clean import valid_unicode
@@ -352,7 +352,7 @@ def train_tokenizer(lines: Iterable[str], recipe: TokenizerRecipe, path: Path) -
                 minloglevel=2,
             )
     except (RuntimeError, ValueError) as error:
-        raise UserError(_explain_training_error(str(error), recipe)) from error
+        raise UserError(_explain_training_error(message_of(error), recipe)) from error
     path.write_bytes(without_unused_settings(written.getvalue()))
     return Tokenizer.load(path)
 
@@ -413,8 +413,7 @@ def _explain_training_error(message: str, recipe: TokenizerRecipe) -> str:
     if too_low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         minimum = f"the characters of the text, 256 bytes and the special tokens need {too_low[1]}"
         return f"{wrong}; {minimum}; set vocab_size well above that, or lower tokenizer.character_coverage"
-    detail = " ".join(message.split())
-    return f"cannot train the tokenizer ({detail}); it needs text and a suitable size; check the tokenizer section"
+    return f"cannot train the tokenizer ({message}); it needs text and a suitable size; check the tokenizer section"
 
 
 def _processor(model: bytes, path: Path) -> sentencepiece.SentencePieceProcessor:
