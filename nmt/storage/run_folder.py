@@ -126,31 +126,15 @@ def find_model(path: Path, description: str = MODEL) -> Path:
 
 
 def require_own_files(run: Path, translations: Sequence[str], *, keeps_recipe: bool = False) -> None:
-    """Raise UserError if the directory of a new run has files that the run would overwrite.
-
-    Also raises it for the directory of a model or a prepared corpus, for a file or a dangling link in place of a folder
-    of the run, and if `checkpoints` is a link to the checkpoints of another run: both runs would write there.
+    """Raise UserError if a new run would overwrite files in its directory, or if the directory is not its own.
 
     translations: names of the translated test sets
     keeps_recipe: the run does not overwrite a `recipe.toml` of the user
     """
     if not keeps_recipe:
         require_own_recipe(run)
-    is_model = (run / MANIFEST).is_file() and any((run / name).is_file() for name in (MODEL, CLASSIFIER))
-    if is_model or _is_prepared(run):
-        kind = "a model or checkpoint" if is_model else "a prepared corpus"
-        raise UserError(f"{run} is {kind}; a run must have its own directory; set another run_dir")
-    for name in ("data", "checkpoints", "tensorboard", "translations"):
-        is_dangling = (run / name).is_symlink() and not (run / name).exists()
-        if (run / name).is_file() or (is_dangling and name != "data"):  # preparation creates the target of that link
-            kind = "a link to a missing folder" if is_dangling else "a file"
-            raise UserError(f"{run / name} is {kind}; the run needs a folder there; move it, or set another run_dir")
-    other = _linked_directory(run / "checkpoints")
-    if other is not None and (other / "recipe.toml").is_file():
-        raise UserError(
-            f"{run / 'checkpoints'} is a link to the checkpoints of another run, {other}; each run must have its own; "
-            "remove the link, or start from that run (train.start_from)"
-        )
+    _require_no_model_or_corpus(run)
+    _require_own_folders(run)
     saved = run / "recipe.toml"
     if list_checkpoints(run) or (saved.is_file() and is_replaceable(saved)):
         return
@@ -166,6 +150,32 @@ def require_own_files(run: Path, translations: Sequence[str], *, keeps_recipe: b
         raise UserError(
             f"{run} has {', '.join(existing)} but no run; the new run would overwrite existing files; move them "
             "away, or set another run_dir"
+        )
+
+
+def _require_no_model_or_corpus(run: Path) -> None:
+    """Raise UserError if a run directory is the directory of a model or of a prepared corpus."""
+    is_model = (run / MANIFEST).is_file() and any((run / name).is_file() for name in (MODEL, CLASSIFIER))
+    if is_model or _is_prepared(run):
+        kind = "a model or checkpoint" if is_model else "a prepared corpus"
+        raise UserError(f"{run} is {kind}; a run must have its own directory; set another run_dir")
+
+
+def _require_own_folders(run: Path) -> None:
+    """Raise UserError if an entry of a run directory cannot be a folder of this run.
+
+    That is a file or a dangling link, or a link from `checkpoints` to the checkpoints of another run.
+    """
+    for name in ("data", "checkpoints", "tensorboard", "translations"):
+        is_dangling = (run / name).is_symlink() and not (run / name).exists()
+        if (run / name).is_file() or (is_dangling and name != "data"):  # preparation creates the target of that link
+            kind = "a link to a missing folder" if is_dangling else "a file"
+            raise UserError(f"{run / name} is {kind}; the run needs a folder there; move it, or set another run_dir")
+    other = _linked_directory(run / "checkpoints")
+    if other is not None and (other / "recipe.toml").is_file():
+        raise UserError(
+            f"{run / 'checkpoints'} is a link to the checkpoints of another run, {other}; each run must have its own; "
+            "remove the link, or start from that run (train.start_from)"
         )
 
 
