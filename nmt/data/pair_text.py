@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
@@ -11,9 +12,11 @@ import numpy as np
 from nmt.data.corpus import ReadOptions, read_pairs
 from nmt.data.prepare import Prepared, tag_ids
 from nmt.data.store import PairStore
-from nmt.recipe import Recipe
+from nmt.recipe import Recipe, UnicodeForm
 from nmt.text.clean import Pair, normalize
 from nmt.text.context import after_last, find_separators
+
+TextForm = Callable[[str], str]
 
 
 @dataclass(frozen=True)
@@ -63,38 +66,51 @@ def locate_pairs(prepared: Prepared, recipe: Recipe, pairs: Sequence[StoredPair]
 
     A pair that occurs several times in a corpus gets the lowest number. Raises UserError if a corpus is unreadable.
     """
-    data, tokenizer = recipe.data, prepared.tokenizers.tgt
-    lowercases = tokenizer.lowercases()
+    data, tokenizers = recipe.data, prepared.tokenizers
+    lowercases = tokenizers.tgt.lowercases()
 
     def folded(text: str) -> str:
         return text.replace("\u0130", "i").casefold() if lowercases else text  # the tokenizer lowercases dotted I to i
 
-    def as_stored(text: str) -> str:
-        return tokenizer.decode(tokenizer.encode(text))
+    def target_as_stored(text: str) -> str:
+        return tokenizers.tgt.decode(tokenizers.tgt.encode(text))
 
-    def search(index: int, missing: set[Pair], target: Callable[[str], str]) -> Iterator[tuple[Pair, int]]:
-        limit = data.max_tokens - (data.train[index].tag is not None) if data.long_sources == "truncate" else None
-        src_tokenizer, targets = prepared.tokenizers.src, {tgt for _, tgt in missing}
-        corpus_pairs = read_pairs(data.train[index], ReadOptions.from_recipe(recipe))
-        for number, (src, tgt) in enumerate(corpus_pairs, start=1):
-            tgt = target(normalize(tgt, data.unicode_form))
-            if tgt not in targets:
-                continue
-            ids = src_tokenizer.encode(normalize(src, data.unicode_form))[:limit]
-            pair = src_tokenizer.decode(ids), tgt
-            if pair in missing:
-                missing.remove(pair)
-                yield pair, number
-            if not missing:
-                return
+    def source_as_stored(text: str, limit: int | None) -> str:
+        return tokenizers.src.decode(tokenizers.src.encode(text)[:limit])
 
     # Encoding every target is slow. It is necessary if a tokenizer of another program normalizes further.
-    forms: tuple[tuple[Callable[[str], str], Callable[[str], str]], ...] = ((folded, folded), (str, as_stored))
+    forms: tuple[tuple[TextForm, TextForm], ...] = ((folded, folded), (str, target_as_stored))
     numbers: dict[StoredPair, int] = {}
     for index in sorted({pair.corpus for pair in pairs}):
-        chosen = [pair for pair in pairs if pair.corpus == index]
-        for wanted_form, read_form in forms:
-            keys = {pair: (pair.src, wanted_form(pair.tgt)) for pair in chosen if pair not in numbers}
-            found = dict(search(index, set(keys.values()), read_form)) if keys else {}
-            numbers |= {pair: found[key] for pair, key in keys.items() if key in found}
+        corpus = data.train[index]
+        limit = data.max_tokens - (corpus.tag is not None) if data.long_sources == "truncate" else None
+        for stored_form, read_form in forms:
+            missing = [pair for pair in pairs if pair.corpus == index and pair not in numbers]
+            if missing:
+                keys = {pair: (pair.src, stored_form(pair.tgt)) for pair in missing}
+                corpus_pairs = read_pairs(corpus, ReadOptions.from_recipe(recipe))
+                source_form = partial(source_as_stored, limit=limit)
+                first = _first_occurrences(corpus_pairs, keys.values(), data.unicode_form, source_form, read_form)
+                numbers |= {pair: first[key] for pair, key in keys.items() if key in first}
     return [replace(pair, number=numbers.get(pair)) for pair in pairs]
+
+
+def _first_occurrences(
+    pairs: Iterable[Pair], wanted: Iterable[Pair], form: UnicodeForm, source_form: TextForm, target_form: TextForm
+) -> dict[Pair, int]:
+    """Return the number, from 1, of the first occurrence of each wanted pair that occurs in a corpus.
+
+    form:                     normalization of the corpus
+    source_form, target_form: applied to its normalized sides; to the source only if the target is wanted
+    """
+    missing = set(wanted)
+    targets = {tgt for _, tgt in missing}
+    numbers: dict[Pair, int] = {}
+    for number, (src, tgt) in enumerate(pairs, start=1):
+        tgt = target_form(normalize(tgt, form))
+        if tgt in targets and (pair := (source_form(normalize(src, form)), tgt)) in missing:
+            numbers[pair] = number
+            missing.remove(pair)
+            if not missing:
+                break
+    return numbers
