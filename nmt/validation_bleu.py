@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from nmt.data.prepare import Prepared
-from nmt.data.test_sets import reference_context
+from nmt.data.test_sets import TestSet, reference_context
 from nmt.decode.translator import Translator
 from nmt.evaluate.inputs import scoring_options
 from nmt.evaluate.metrics import score_corpus
@@ -24,56 +26,71 @@ _SAMPLES = 5
 
 
 def validation_translator(recipe: Recipe, prepared: Prepared, world: World) -> TranslateValidation | None:
-    """Return a function that translates and scores validation sentences; None if the recipe measures no BLEU.
-
-    Uses the first sentences or, if corpora have tags, sentences spread evenly over all corpora.
-    """
+    """Return a function that translates and scores validation sentences; None if the recipe measures no BLEU."""
     if not recipe.train.validate_bleu_every:
         return None
-    valid = prepared.valid_set()
-    chosen = _chosen(len(valid.src), recipe.train.validate_bleu_sentences, spread=valid.tags is not None)
-    src, ref = ([side[index] for index in chosen] for side in (valid.src, valid.ref))
-    tags = [None if valid.tags is None else valid.tags[index] or None for index in chosen]
-    context = None
-    if valid.previous is not None:
-        all_context = reference_context(valid, recipe.data.context_options)
-        context = [all_context[index] for index in chosen]
+    sentences = _choose_sentences(recipe, prepared.valid_set())
 
     def translate(model: TranslationModel, check_stop: Callable[[], None]) -> ValidationBleu | None:
-        translator = _translator_of(model, recipe, prepared, world)
+        translator, tags = _translator_of(model, recipe, prepared, world), dict.fromkeys(sentences.tags)
         by_tag = {tag: translator if tag is None else translator.with_constraints(tag) for tag in tags}
         translations: list[str] = []
         window = _WINDOW[world.device.type] * world.size
-        for first in range(0, len(src), window):
+        for first in range(0, len(sentences.src), window):
             check_stop()
-            part = range(first + world.rank, min(first + window, len(src)), world.size)
-            found: dict[int, str] = {}
-            for tag in dict.fromkeys(tags[index] for index in part):
-                group = [index for index in part if tags[index] == tag]
-                lines = [src[index] for index in group]
-                previous = None if context is None else [context[index] for index in group]
-                found |= zip(group, by_tag[tag].translate(lines, context=previous), strict=True)
-            translations += [found[index] for index in part]
+            part = range(first + world.rank, min(first + window, len(sentences.src)), world.size)
+            translations += sentences.translate(part, by_tag)
         shards = world.gather_text(translations)
         if shards is None:
             return None
-        lines = [""] * len(src)
+        lines = [""] * len(sentences.src)
         for rank, shard in enumerate(shards):
             lines[rank :: len(shards)] = shard
-        (bleu,) = score_corpus(lines, [ref], ["bleu"], **scoring_options(recipe, prepared.tokenizers.tgt.lowercases()))
-        rows = [
-            [escape_markdown(text) for text in (sample.src, sample.translation, sample.ref)]
-            for sample in choose_samples(src, ref, lines, _SAMPLES)
-        ]
-        return ValidationBleu(bleu.value, "\n".join(markdown_rows(["source", "translation", "reference"], rows)))
+        return sentences.score(lines, scoring_options(recipe, prepared.tokenizers.tgt.lowercases()))
 
     return translate
 
 
-def _chosen(num_sentences: int, limit: int, *, spread: bool) -> Sequence[int]:
-    """Return the indices of the first sentences, or of sentences that are spread evenly over all corpora."""
-    number = min(num_sentences, limit)
-    return [index * num_sentences // number for index in range(number)] if spread else range(number)
+@dataclass(frozen=True)
+class _Sentences:
+    """Validation sentences with their references, tags (None for no tag) and context (None without context)."""
+
+    src: list[str]
+    ref: list[str]
+    tags: list[str | None]
+    context: list[list[str | tuple[str, str]]] | None
+
+    def translate(self, indices: Sequence[int], by_tag: Mapping[str | None, Translator]) -> list[str]:
+        """Translate the sentences with these indices, all of a tag together. by_tag: a translator for each tag"""
+        translations: dict[int, str] = {}
+        for tag in dict.fromkeys(self.tags[index] for index in indices):
+            group = [index for index in indices if self.tags[index] == tag]
+            context = None if self.context is None else [self.context[index] for index in group]
+            found = by_tag[tag].translate([self.src[index] for index in group], context=context)
+            translations |= zip(group, found, strict=True)
+        return [translations[index] for index in indices]
+
+    def score(self, translations: Sequence[str], options: Mapping[str, Any]) -> ValidationBleu:
+        """Score the translations of all sentences, and select samples. options: see `scoring_options`"""
+        (bleu,) = score_corpus(translations, [self.ref], ["bleu"], **options)
+        rows = [
+            [escape_markdown(text) for text in (sample.src, sample.translation, sample.ref)]
+            for sample in choose_samples(self.src, self.ref, translations, _SAMPLES)
+        ]
+        return ValidationBleu(bleu.value, "\n".join(markdown_rows(["source", "translation", "reference"], rows)))
+
+
+def _choose_sentences(recipe: Recipe, valid: TestSet) -> _Sentences:
+    """Choose the first sentences or, if corpora have tags, sentences spread evenly over all corpora."""
+    total, number = len(valid.src), min(len(valid.src), recipe.train.validate_bleu_sentences)
+    chosen = range(number) if valid.tags is None else [index * total // number for index in range(number)]
+    context = None if valid.previous is None else reference_context(valid, recipe.data.context_options)
+    return _Sentences(
+        src=[valid.src[index] for index in chosen],
+        ref=[valid.ref[index] for index in chosen],
+        tags=[None if valid.tags is None else valid.tags[index] or None for index in chosen],
+        context=None if context is None else [context[index] for index in chosen],
+    )
 
 
 def _translator_of(model: TranslationModel, recipe: Recipe, prepared: Prepared, world: World) -> Translator:

@@ -3,14 +3,17 @@
 import json
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from nmt.data.test_sets import TestSet
 from nmt.decode.translator import Translator
 from nmt.recipe import ToyCorpus, load_recipe
 from nmt.recipe.corpora import directions_by_tag
 from nmt.storage.model_metadata import read_model_metadata
-from nmt.validation_bleu import _chosen
+from nmt.validation_bleu import _choose_sentences
 from tests.calling import Nmt
 from tests.recipes import small_recipe
 
@@ -121,6 +124,12 @@ def test_a_model_of_some_tagged_corpora_needs_no_tag(recipe: Path) -> None:
 
 
 def test_sentences_for_validation_bleu_are_spread_over_tagged_corpora() -> None:
-    assert list(_chosen(10, 4, spread=True)) == [0, 2, 5, 7]
-    assert list(_chosen(10, 4, spread=False)) == [0, 1, 2, 3]
-    assert list(_chosen(3, 4, spread=True)) == [0, 1, 2]
+    recipe: Any = SimpleNamespace(train=SimpleNamespace(validate_bleu_sentences=4))
+
+    def chosen(number: int, tags: list[str] | None) -> list[str]:
+        lines = list(map(str, range(number)))
+        return _choose_sentences(recipe, TestSet("valid", lines, [lines], tags=tags)).src
+
+    assert chosen(10, ["<2de>"] * 10) == ["0", "2", "5", "7"]
+    assert chosen(10, None) == ["0", "1", "2", "3"]
+    assert chosen(3, ["<2de>"] * 3) == ["0", "1", "2"]
