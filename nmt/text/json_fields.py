@@ -81,27 +81,28 @@ def text_or_null(record: Any, name: str, where: str, remedy: str, *, accept_inte
 
     accept_integers: whether an integer counts as text
     """
-    value: Any = record
-    rest: str | None = name
-    while rest is not None:
-        if not isinstance(value, dict):
-            parent, shown = _parent(name, rest), "null" if value is None else f"{value!r:.60}"
-            what = f"field {parent!r} is" if parent else "it is"
-            raise UserError(f"{where} has no field {name!r}, because {what} {shown}, which is not an object; {remedy}")
-        part, after = rest, None
-        if rest not in value and "." in rest:
-            part, after = rest.split(".", maxsplit=1)
-        if part not in value:
-            parent, listed = _parent(name, rest), ", ".join(map(repr, value)) or "missing"
-            fields = f"the fields of {parent!r}" if parent else "its fields"
-            raise UserError(f"{where} has no field {name!r}; {fields} are {listed}; {remedy}")
-        value = value[part]
-        rest = after
+    value = _field(record, name, name, where, remedy)
     if accept_integers and type(value) is int:
         value = str(value)
     if value is not None and not isinstance(value, str):
         raise UserError(f"{where}: field {name!r} is of type {type(value).__name__}; it must be text; {remedy}")
     return None if value is None else without_line_feeds(value)
+
+
+def _field(record: Any, name: str, rest: str, where: str, remedy: str) -> Any:
+    """Return the value of a field of a nested record. name: full name of the field; rest: its part within the record"""
+    if not isinstance(record, dict):
+        parent, shown = _parent(name, rest), "null" if record is None else f"{record!r:.60}"
+        what = f"field {parent!r} is" if parent else "it is"
+        raise UserError(f"{where} has no field {name!r}, because {what} {shown}, which is not an object; {remedy}")
+    if rest in record:
+        return record[rest]
+    first, dot, others = rest.partition(".")
+    if not dot or first not in record:
+        parent, listed = _parent(name, rest), ", ".join(map(repr, record)) or "missing"
+        fields = f"the fields of {parent!r}" if parent else "its fields"
+        raise UserError(f"{where} has no field {name!r}; {fields} are {listed}; {remedy}")
+    return _field(record[first], name, others, where, remedy)
 
 
 def _parent(name: str, rest: str) -> str:
