@@ -145,27 +145,32 @@ def decompressed(path: Path, *, allow_pipe: bool = False) -> Iterator[io.Buffere
             if not (allow_pipe or file.seekable()):
                 raise _pipe(path)
             magic = file.peek(_MAGIC_BYTES)[:_MAGIC_BYTES]
-            if magic.startswith(_GZIP):
-                with gzip.GzipFile(fileobj=file) as plain:
-                    yield io.BufferedReader(plain, _BLOCK_BYTES)
-            elif magic.startswith(_XZ):
-                start = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ)
-                with _Decompressor(file, "stream", start, padding=b"\0") as plain:
-                    yield io.BufferedReader(plain, _BLOCK_BYTES)
-            elif _ZSTD.match(magic):
-                start_frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj  # for --long=31
-                with _Decompressor(file, "frame", start_frame, padding=b"") as plain:
-                    yield io.BufferedReader(plain, _BLOCK_BYTES)
-            elif _BZIP2.match(magic):
-                with _Decompressor(file, "stream", bz2.BZ2Decompressor, padding=b"", limits=(_BLOCK_BYTES,)) as plain:
-                    yield io.BufferedReader(plain, _BLOCK_BYTES)
-            else:
+            reader = _decompressing(file, magic)
+            if reader is None:
                 _reject_compressed(magic, name)
                 yield file
+            else:
+                with reader:
+                    yield io.BufferedReader(reader, _BLOCK_BYTES)
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         raise UserError(f"{name} is damaged or truncated ({error}); download it again") from error
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def _decompressing(file: io.BufferedReader, magic: bytes) -> gzip.GzipFile | _Decompressor | None:
+    """Return a reader of the decompressed file; None if its first bytes are not those of a compression format."""
+    if magic.startswith(_GZIP):
+        return gzip.GzipFile(fileobj=file)
+    if magic.startswith(_XZ):
+        start = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ)
+        return _Decompressor(file, "stream", start, padding=b"\0")
+    if _ZSTD.match(magic):
+        start_frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj  # for --long=31
+        return _Decompressor(file, "frame", start_frame, padding=b"")
+    if _BZIP2.match(magic):
+        return _Decompressor(file, "stream", bz2.BZ2Decompressor, padding=b"", limits=(_BLOCK_BYTES,))
+    return None
 
 
 def reject_pipe(path: Path) -> Path:
