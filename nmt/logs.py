@@ -99,7 +99,10 @@ class ProgressBar:
     def __init__(
         self, description: str, total: float | None, unit: str, *, done: float = 0.0, silent: bool = False
     ) -> None:
-        """`done` units were finished earlier; they count toward progress but not toward the rate."""
+        """Show the bar, unless it is `silent`.
+
+        `done` units were finished earlier; they count toward progress but not toward the rate.
+        """
         self._silent = silent or _verbosity == "quiet"
         self._description = description
         self._total = total
@@ -111,11 +114,6 @@ class ProgressBar:
             from nmt.terminal_bar import open_bar  # noqa: PLC0415 - slow to import
 
             self._bar = open_bar(description, total, unit, done, format_rate)
-
-    @classmethod
-    def silent(cls) -> ProgressBar:
-        """Create a bar without output."""
-        return cls("", None, "", silent=True)
 
     def advance(self, amount: float = 1.0, description: str | None = None) -> None:
         """Advance by `amount` units, optionally with a new description."""
@@ -146,9 +144,11 @@ class ProgressBar:
 
 
 @contextmanager
-def progress(description: str, total: float | None, unit: str, *, done: float = 0.0) -> Iterator[ProgressBar]:
-    """Show a progress bar during a `with` block; `done` units were finished earlier."""
-    bar = ProgressBar(description, total, unit, done=done)
+def progress(
+    description: str, total: float | None, unit: str, *, done: float = 0.0, silent: bool = False
+) -> Iterator[ProgressBar]:
+    """Show a progress bar during a `with` block; see `ProgressBar`."""
+    bar = ProgressBar(description, total, unit, done=done, silent=silent)
     try:
         yield bar
     finally:

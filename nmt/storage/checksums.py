@@ -6,12 +6,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from nmt.errors import UserError
-from nmt.logs import ProgressBar, progress
+from nmt.logs import progress
 from nmt.processes.cores import num_cores
 from nmt.storage.run_folder import read_json_object
 from nmt.storage.sealed import file_sha256, sync, write_synced
@@ -28,8 +28,10 @@ def sha256_of(paths: Sequence[Path], *, silent: bool = False) -> dict[str, str]:
     """
     digests: dict[str, str] = {}
     sizes = [_size(path) for path in paths]
-    shown = nullcontext(ProgressBar.silent()) if silent else progress("computing checksums", sum(sizes), "bytes")
-    with shown as bar, ThreadPoolExecutor(num_cores()) as threads:
+    with (
+        progress("computing checksums", sum(sizes), "bytes", silent=silent) as bar,
+        ThreadPoolExecutor(num_cores()) as threads,
+    ):
         for path, size, digest in zip(paths, sizes, threads.map(_sha256, paths), strict=True):
             digests[path.name] = digest
             bar.advance(size)

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 
 from nmt.errors import CommandError, UserError
-from nmt.logs import ProgressBar, counted, format_duration, progress, say, warn
+from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
 from nmt.storage.model_metadata import read_model_metadata
 from nmt.storage.run_folder import find_model
@@ -262,10 +262,8 @@ class TranslationJob:
         is_document = self.source.reader.format in DOCUMENT_FORMATS  # without marks, because it cannot be resumed
         counts = Counts()
         header = "" if done_before else self.output.header  # comes with the first result, after the model is loaded
-        is_typed = self.source.is_terminal
-        progress_bar = progress("translating", count, "lines", done=done_before)
         try:
-            with nullcontext(ProgressBar.silent()) if is_typed else progress_bar as bar:
+            with progress("translating", count, "lines", done=done_before, silent=self.source.is_terminal) as bar:
                 for result in results:
                     self.report.add(result.terms)
                     done = done_before + counts.lines + result.counts.lines

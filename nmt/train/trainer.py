@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -159,8 +159,7 @@ class Trainer:
         if is_main:
             validates_again = state.validation_due or state.step == 0
             metrics = MetricsWriter(self.recipe.directory, state.step, validates_again=validates_again)
-        silent = nullcontext(ProgressBar.silent())
-        bar = progress("training", recipe.max_steps, "updates", done=state.step) if is_main else silent
+        bar = progress("training", recipe.max_steps, "updates", done=state.step, silent=not is_main)
         try:
             with self.batches() as batches, stop_requests() as stop, self.writer, bar as progress_bar:
                 for problem in schedule_problems(recipe, batches.last_update(state.step)) if is_main else ():
