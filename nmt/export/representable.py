@@ -27,9 +27,8 @@ def unsupported_architecture(
     reasons = ["data.reverse_target is true"] if metadata is not None and metadata.reverse_target else []
     return reasons + [
         f"model.{name} is {getattr(recipe, name)!r}"
-        for name, field in ModelRecipe.model_fields.items()
+        for name in recipe.changed_options()
         if name not in {*_SUPPORTED_EVERYWHERE, *supported}
-        and getattr(recipe, name) != field.get_default(call_default_factory=True)
     ]
 
 

@@ -127,8 +127,7 @@ class ClassificationRecipe(Section):
     def _options_have_an_effect(self) -> ClassificationRecipe:
         for name, used in USED_OPTIONS.items():
             section: Section = getattr(self, name)
-            chosen = section.model_dump(exclude_defaults=True)
-            if wrong := sorted(chosen.keys() - used):
+            if wrong := sorted(set(section.changed_options()) - used):
                 raise ValueError(f"{name}.{wrong[0]} has no effect on a classifier; remove {name}.{wrong[0]}")
         require_training_effect(self)
         if self.train.precision == "fp16":

@@ -60,6 +60,10 @@ class Section(BaseModel, metaclass=DocumentedType):
             "with overrides"
         )
 
+    def changed_options(self) -> list[str]:
+        """Return the options that differ from their defaults, set or not: saved recipes have all options."""
+        return list(self.model_dump(exclude_defaults=True))
+
     @model_validator(mode="before")
     @classmethod
     def _reject_bool_as_number(cls, options: Any) -> Any:

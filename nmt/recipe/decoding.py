@@ -243,7 +243,7 @@ class DecodeRecipe(Section):
 
     def _changed(self, *names: str) -> str | None:
         """Return the first of these options that differs from its default, or None."""
-        changed = self.model_dump(include=set(names), exclude_defaults=True)
+        changed = self.changed_options()
         return next((name for name in names if name in changed), None)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nmt.recipe.corpora import (
     Corpus,
@@ -58,7 +57,7 @@ def _reject(recipe: Recipe | ClassificationRecipe, options: str, problem: str) -
     """
     for name in options.split():
         section, option = name.split(".")
-        if option in _changed(getattr(recipe, section)):
+        if option in getattr(recipe, section).changed_options():
             raise ValueError(f"{name} has no effect {problem}, or remove {name} (on the command line: {name}=)")
 
 
@@ -148,7 +147,7 @@ def require_effect(recipe: Recipe) -> None:
     _require_translation_effect(recipe)
     _require_train_effect(recipe)
     # `beam_size` is not checked: commands that override `sampling` use it.
-    chosen = [name for name in _changed(recipe.decode) if name != "beam_size"]
+    chosen = [name for name in recipe.decode.changed_options() if name != "beam_size"]
     if found := ineffective_option(chosen, recipe.decode, has_ensemble=True, needs_alignments=True):
         name, problem = found
         raise ValueError(f"decode.{problem}; change that, or remove decode.{name}")
@@ -199,10 +198,3 @@ def require_training_effect(recipe: ClassificationRecipe) -> None:
     _require_tokenizer_effect(recipe)
     _require_root_effect(recipe)
     _require_train_effect(recipe)
-
-
-def _changed(section: Any) -> Iterator[str]:
-    """Yield the options that differ from their defaults; saved recipes have all options."""
-    for name, field in type(section).model_fields.items():
-        if getattr(section, name) != field.get_default(call_default_factory=True):
-            yield name

@@ -125,8 +125,9 @@ class ModelRecipe(Section):
     @model_validator(mode="after")
     def _options_fit_the_architecture(self) -> ModelRecipe:
         is_gru = self.architecture == "gru"
+        changed = self.changed_options()
         for name in _TRANSFORMER_ONLY if is_gru else _GRU_ONLY:
-            if getattr(self, name) != ModelRecipe.model_fields[name].default:
+            if name in changed:
                 other = "transformer" if is_gru else "gru"
                 raise ValueError(
                     f"model.{name} has no effect on architecture {self.architecture!r}; set model.architecture to "
