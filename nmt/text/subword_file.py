@@ -111,8 +111,7 @@ def read_coverage(model: bytes) -> float:
 
 def is_plain_bpe(model: bytes) -> bool:
     """Return whether a model is bpe and does not normalize characters."""
-    settings = _settings(model)
-    return settings[_TRAINER].get(_MODEL_TYPE) == b"\x02" and not settings[_NORMALIZER].get(_CHARACTER_MAP)
+    return read_algorithm(model) == "bpe" and not _settings(model)[_NORMALIZER].get(_CHARACTER_MAP)
 
 
 def read_pieces(model: bytes) -> list[Piece]:
