@@ -122,6 +122,14 @@ def require_effect(recipe: Recipe) -> None:
     """Raise ValueError for the first option that differs from its default and has no effect."""
     _require_tokenizer_effect(recipe)
     _require_root_effect(recipe)
+    _require_corpora_effect(recipe)
+    _require_evaluation_effect(recipe)
+    _require_translation_effect(recipe)
+    _require_train_effect(recipe)
+    _require_decode_effect(recipe)
+
+
+def _require_corpora_effect(recipe: Recipe) -> None:
     for index, corpus in enumerate(recipe.data.train):
         if corpus.weight != 1.0 and len(recipe.data.train) == 1:
             raise ValueError(
@@ -137,6 +145,9 @@ def require_effect(recipe: Recipe) -> None:
     for name, corpus in recipe.data.corpora("train", "valid", "test").items():
         if corpus.src_lang is not None and recipe.is_language_model:
             raise ValueError(f"{name}.src_lang has no effect on a language model, which has no source; remove it")
+
+
+def _require_evaluation_effect(recipe: Recipe) -> None:
     metrics = recipe.evaluate.metrics
     if not metrics:
         raise ValueError("evaluate.metrics is empty; it must name at least one metric, such as 'bleu'")
@@ -144,8 +155,9 @@ def require_effect(recipe: Recipe) -> None:
         raise ValueError(f"evaluate.metrics names {repeated[0]!r} twice; remove one")
     if recipe.evaluate.resamples == 1:
         raise ValueError("evaluate.resamples is 1, which gives no interval; it must be 0 or at least 2; correct it")
-    _require_translation_effect(recipe)
-    _require_train_effect(recipe)
+
+
+def _require_decode_effect(recipe: Recipe) -> None:
     # `beam_size` is not checked: commands that override `sampling` use it.
     chosen = [name for name in recipe.decode.changed_options() if name != "beam_size"]
     if found := ineffective_option(chosen, recipe.decode, has_ensemble=True, needs_alignments=True):
