@@ -122,4 +122,4 @@ def nmt(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> N
 @pytest.fixture
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the curves at the end of `nmt run`: drawing takes longer than the rest of a tiny run."""
-    monkeypatch.setattr("nmt.pipeline._draw_curves", lambda recipe: (None, ()))
+    monkeypatch.setattr("nmt.pipeline.reporting._draw_curves", lambda recipe: (None, ()))

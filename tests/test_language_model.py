@@ -12,7 +12,6 @@ import pytest
 import torch
 from fastapi.testclient import TestClient
 
-from nmt import pipeline
 from nmt.bench.random_model import numbered_word_tokenizers, write_random_model
 from nmt.checkpoint import load_model
 from nmt.data.store import PairStore
@@ -27,7 +26,7 @@ from nmt.experiments.sweep import Run
 from nmt.export.packages import is_installed
 from nmt.grammar import generate
 from nmt.packing.packed import PackedSequences
-from nmt.pipeline import prepare, run
+from nmt.pipeline import prepare, run, scoring
 from nmt.processes.distributed import World
 from nmt.recipe import DecodeRecipe, Recipe, TokenizerRecipe, parse_recipe
 from nmt.serve.app import build_app
@@ -94,7 +93,9 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, lines in (("train", [*texts[40:], *UNUSUAL]), ("valid", texts[:20]), ("test", texts[20:28])):
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nmt.pipeline._draw_curves", lambda recipe: (None, ()))  # takes longer than the training
+        patch.setattr(
+            "nmt.pipeline.reporting._draw_curves", lambda recipe: (None, ())
+        )  # takes longer than the training
         run(recipe_of(folder))
     return folder / "run"
 
@@ -147,7 +148,7 @@ def test_the_reported_time_excludes_the_second_scoring_of_clean_sentences(
     leak = Leak(line=1, part="reference", kind="exact", corpus=0, number=1, times=1, found="")
     leaks = {"data.test.news": SetLeaks("data.test.news", 8, (leak,))}
     recipe = recipe_of(language_model.parent)
-    (test,), _ = pipeline._score_texts(recipe, World(0, 1, torch.device("cpu")), leaks)
+    (test,), _ = scoring.score_texts(recipe, World(0, 1, torch.device("cpu")), leaks)
     assert scored == [8, 7]
     assert test.seconds == 8
 

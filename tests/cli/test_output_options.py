@@ -174,7 +174,7 @@ def test_plot_needs_an_extension(folder: Path, nmt: Nmt, command: str, monkeypat
 def test_unusable_output_directory_is_an_error(folder: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is reported before any work starts. A dangling symbolic link is not replaced either."""
     monkeypatch.delattr("nmt.export.marian.read_marian")
-    monkeypatch.delattr("nmt.pipeline._choose_checkpoints")
+    monkeypatch.delattr("nmt.pipeline.averaging._choose_checkpoints")
     monkeypatch.delattr("nmt.cli.align.load_aligner")
     (folder / "link").symlink_to(folder / "none")
     (folder / "empty").mkdir()

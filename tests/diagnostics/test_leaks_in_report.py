@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt import pipeline
 from nmt.evaluate.metrics import score_corpus
+from nmt.pipeline import averaging, reporting
 from nmt.recipe import Recipe
 from tests.calling import Nmt
 from tests.recipes import SMALL_MODEL
@@ -121,13 +121,13 @@ def test_a_test_set_without_leaks_or_without_clean_sentences_gets_one_score(
 def test_leaks_are_those_of_a_test_set_that_changed_during_training(
     recipe: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update_model = pipeline._update_model
+    update_model = averaging.update_model
 
     def change_test_set(recipe: Recipe) -> list[Path]:
         write(tmp_path, "news", [*range(1_000, 1_005), 7, 8])
         return update_model(recipe)
 
-    monkeypatch.setattr(pipeline, "_update_model", change_test_set)
+    monkeypatch.setattr(reporting, "update_model", change_test_set)
     status, out, err = nmt("run", recipe, f"run_dir={tmp_path / 'run'}", *OPTIONS)
     assert status == 0, err
     assert "data.test.news: exact matches in the training text for 2 of 7 sentences, near matches for 0" in err

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt import pipeline
+from nmt.pipeline import averaging
 from nmt.recipe import Recipe
 from nmt.storage.run_folder import list_checkpoints
 from nmt.storage.sealed import manifest_digest
@@ -95,7 +95,7 @@ def run(tiny_recipe: Recipe, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 def test_the_model_of_one_checkpoint_has_its_nll(run: tuple[Recipe, TrainState]) -> None:
     recipe, state = run
-    checkpoints = pipeline._update_model(recipe)
+    checkpoints = averaging.update_model(recipe)
     assert validate_average(recipe, state, checkpoints, CPU) is None
     nll = validate_average(recipe, state, list_checkpoints(recipe.directory), CPU)  # as if the model were an average
     assert state.best_step == 6
@@ -108,7 +108,7 @@ def test_an_average_worse_than_the_best_checkpoint_is_reported(
 ) -> None:
     recipe, state = run
     recipe = with_train(recipe, average_count=2)
-    averaged = pipeline._update_model(recipe)
+    averaged = averaging.update_model(recipe)
     state = replace(state, best_validation={"valid/nll": 2.0}, best_step=6)
     for nll, is_reported in ((2.005, False), (2.02, True)):
         monkeypatch.setattr("nmt.train.validate.validate", lambda *_, nll=nll: Validation(nll, nll))
@@ -124,7 +124,7 @@ def test_the_nll_of_the_same_model_is_read_from_the_report(
     run: tuple[Recipe, TrainState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, state = run
-    averaged = pipeline._update_model(with_train(recipe, average_count=2))
+    averaged = averaging.update_model(with_train(recipe, average_count=2))
     monkeypatch.setattr("nmt.train.validate.validate", lambda *_: Validation(3.0, 3.0))
     digest = manifest_digest(recipe.directory / "model")
     for report, expected in (

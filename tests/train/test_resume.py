@@ -12,6 +12,7 @@ import torch
 
 from nmt import pipeline
 from nmt.errors import UserError
+from nmt.pipeline import averaging, reporting
 from nmt.processes.distributed import World
 from nmt.recipe import Recipe, dump_recipe
 from nmt.storage.model_metadata import read_model_metadata
@@ -297,7 +298,7 @@ def test_the_report_has_the_validation_that_chose_the_best_step(tiny_recipe: Rec
         train_tiny(with_train(recipe, run, average=average), tiny_data)
         finished = with_train(recipe, run, average=then)
         state = train_tiny(finished, tiny_data)
-        summary = pipeline._summarize_training(finished, world, state, [], None)
+        summary = reporting._summarize_training(finished, world, state, [], None)
         assert (summary.valid_step, summary.valid_nll) == (6, state.best_validation[f"valid/{name}"])
 
 
@@ -308,7 +309,7 @@ def test_the_report_has_the_machine_of_the_updates(
     """A finished run may be reported on another device, with another default precision."""
 
     def use_precision(precision: str) -> None:
-        for module in ("nmt.train.update", "nmt.pipeline"):
+        for module in ("nmt.train.update", "nmt.pipeline.reporting"):
             monkeypatch.setattr(f"{module}.choose_precision", lambda *_: precision)
 
     recipe = with_train(tiny_recipe, max_steps=6, schedule="constant", precision="auto")
@@ -317,13 +318,13 @@ def test_the_report_has_the_machine_of_the_updates(
     use_precision("fp32")
     other = World(0, 1, torch.device("cuda"))
     state = train_tiny(recipe, tiny_data)
-    summary = pipeline._summarize_training(recipe, other, state, [], None)
+    summary = reporting._summarize_training(recipe, other, state, [], None)
     assert (summary.device, summary.precision, state.changes) == ("cpu", "bf16", [])
     capsys.readouterr()
     state = train_tiny(with_train(recipe, max_steps=12), tiny_data)
     assert "the precision is now fp32, was bf16" in capsys.readouterr().err
     assert state.changes[1:] == [Change(6, "precision", "bf16", "fp32")]
-    assert pipeline._summarize_training(recipe, other, state, [], None).precision == "fp32"
+    assert reporting._summarize_training(recipe, other, state, [], None).precision == "fp32"
     state = train_tiny(with_train(recipe, max_steps=18, precision="bf16"), tiny_data)
     assert [change.option for change in state.changes[2:]] == ["train.max_steps", "train.precision"]
 
@@ -339,10 +340,10 @@ def test_the_model_has_the_search_options_of_the_report(
     for beam_size in (4, 3):
         tree = recipe.model_dump(mode="json", exclude_none=True) | {"decode": {"beam_size": beam_size}}
         changed = Recipe.model_validate(tree)
-        pipeline._update_model(changed)
+        averaging.update_model(changed)
         assert read_model_metadata(recipe.directory / "model").decode.beam_size == beam_size
     capsys.readouterr()
-    pipeline._update_model(changed)
+    averaging.update_model(changed)
     assert "is up to date" in capsys.readouterr().err
     (recipe.directory / "recipe.toml").write_text(dump_recipe(changed), encoding="utf-8")  # as `nmt run` does
     averaged = recipe.directory.parent / "averaged"
@@ -372,7 +373,7 @@ def test_the_best_checkpoints_need_a_validation(
     assert state.scores
     monkeypatch.setattr(TrainState, "load", lambda path: replace(state, scores={}))
     with pytest.raises(UserError, match="has no validated checkpoint; the average of the best needs one"):
-        pipeline._update_model(recipe)
+        averaging.update_model(recipe)
 
 
 @pytest.mark.slow
@@ -389,7 +390,7 @@ def test_the_model_is_described(
 ) -> None:
     recipe = with_train(tiny_recipe, max_steps=6, save_every=3, keep_last=2, **options)
     train_tiny(recipe, tiny_data)
-    pipeline._update_model(recipe)
+    averaging.update_model(recipe)
     assert expected in capsys.readouterr().err.replace("\n", "")
 
 
@@ -452,7 +453,7 @@ def test_a_best_step_worse_than_the_start_model_is_reported_after_a_resume_too(
     state = train_tiny(slow, tiny_data, valid_identity="a")
     assert state.best_step == 4
     assert "(best, but worse than the initial model)" in capsys.readouterr().err.replace("\n", " ")
-    summary = pipeline._summarize_training(slow, World(0, 1, torch.device("cpu")), state, [], None)
+    summary = reporting._summarize_training(slow, World(0, 1, torch.device("cpu")), state, [], None)
     assert summary.is_worse_than_start
     assert train_tiny(slow, tiny_data, valid_identity="b").start_score is None, "not comparable"
 

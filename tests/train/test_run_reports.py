@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nmt import pipeline
+from nmt.pipeline import averaging
 from nmt.storage.run_folder import list_checkpoints
 from nmt.train import trainer as trainer_module
 from tests.calling import Nmt
@@ -72,8 +72,8 @@ def test_a_report_has_the_best_validation_of_the_ema_and_ties_choose_the_first_s
     recipe: Path, tmp_path: Path, nmt: Nmt
 ) -> None:
     run = tmp_path / "run"
-    averaging = ("train.ema_decay=0.9", "train.average=ema", "train.average_count=", "train.max_steps=4")
-    assert nmt("run", recipe, f"run_dir={run}", "evaluate.resamples=0", *averaging)[0] == 0
+    options = ("train.ema_decay=0.9", "train.average=ema", "train.average_count=", "train.max_steps=4")
+    assert nmt("run", recipe, f"run_dir={run}", "evaluate.resamples=0", *options)[0] == 0
     found = json.loads((run / "report.json").read_text())["training"]
     entries = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     best = min((entry for entry in entries if "valid/loss" in entry), key=lambda entry: entry["valid/average_loss"])
@@ -81,7 +81,7 @@ def test_a_report_has_the_best_validation_of_the_ema_and_ties_choose_the_first_s
     for checkpoint in list_checkpoints(run):
         state = json.loads((checkpoint / "state.json").read_text())
         (checkpoint / "state.json").write_text(json.dumps(state | {"scores": {"2": 0.0, "4": 0.0}}))
-    assert pipeline._choose_checkpoints(run, "best", 1) == list_checkpoints(run)[:1]
+    assert averaging._choose_checkpoints(run, "best", 1) == list_checkpoints(run)[:1]
 
 
 @pytest.mark.slow
@@ -134,4 +134,4 @@ def test_the_average_of_the_best_leaves_out_diverged_checkpoints(recipe: Path, t
     for scores, expected in (([-2.0, -math.inf], checkpoints[:1]), ([-math.inf, -math.inf], checkpoints)):
         named = dict(zip(("2", "4"), scores, strict=True))
         (checkpoints[-1] / "state.json").write_text(json.dumps(state | {"scores": named}))
-        assert pipeline._choose_checkpoints(run, "best", 2, accept_fewer=True) == expected
+        assert averaging._choose_checkpoints(run, "best", 2, accept_fewer=True) == expected

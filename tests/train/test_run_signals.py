@@ -36,9 +36,9 @@ def test_a_signal_ends_preparation_without_leftovers(
 @pytest.mark.parametrize(
     ("number", "status", "started"),
     [
-        (signal.SIGTERM, 143, "nmt.pipeline.build_model"),
-        (signal.SIGUSR1, 143, "nmt.pipeline.Translator.load"),
-        (signal.SIGINT, 130, "nmt.pipeline.Translator.load"),
+        (signal.SIGTERM, 143, "nmt.pipeline.steps.build_model"),
+        (signal.SIGUSR1, 143, "nmt.pipeline.scoring.Translator.load"),
+        (signal.SIGINT, 130, "nmt.pipeline.scoring.Translator.load"),
     ],
 )
 def test_a_signal_before_or_after_training_ends_the_run_cleanly(
