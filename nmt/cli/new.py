@@ -22,7 +22,7 @@ from nmt.storage.sealed import write_file
 from nmt.streams.output_checks import require_new_file
 from nmt.text.format_warnings import is_header, read_plain_text
 from nmt.text.languages import SHORT_CODES
-from nmt.text.lines import COMPRESSED_EXTENSIONS, read_lines, require_lines, require_same_length
+from nmt.text.lines import read_lines, require_lines, require_same_length, uncompressed_extension
 
 _FILE = "One file with both sides instead: TSV, .tmx, .jsonl or .parquet."
 _FIELDS = (
@@ -111,8 +111,7 @@ class _Text:
                 raise CommandError(f"--{prefix}src and --{prefix}tgt are the same file, {src}; correct one of them")
             return cls((src, tgt), {"kind": "text", "src": str(src), "tgt": str(tgt)})
         if file is not None and src is None and tgt is None:
-            endings = [ending for ending in map(str.lower, file.suffixes) if ending not in COMPRESSED_EXTENSIONS]
-            kind = _KINDS.get(endings[-1], "tsv") if endings else "tsv"
+            kind = _KINDS.get(uncompressed_extension(file), "tsv")
             corpus: dict[str, str | int] = {"kind": kind, "path": str(file)}
             if kind in _WITH_FIELDS:
                 corpus["src_field"], corpus["tgt_field"] = fields or languages

@@ -20,7 +20,7 @@ from nmt.recipe import NO_CONTEXT, Context
 from nmt.streams.line_constraints import read_constraints
 from nmt.text.format_warnings import describe_format, has_csv_name, is_header, warn_of_csv
 from nmt.text.json_fields import json_values, parse_json, text_or_null
-from nmt.text.lines import COMPRESSED_EXTENSIONS
+from nmt.text.lines import uncompressed_extension
 
 _DECIMALS = 6  # about the precision of float32
 
@@ -54,19 +54,13 @@ _JSON_LINE = re.compile(r'\{\s*"')
 _HTML_START = re.compile(r"<(?:!doctype html|html)\b", re.IGNORECASE)
 
 
-def _extension(path: Path) -> str:
-    """Return the extension of a file in lower case, without that of its compression."""
-    endings = [ending for ending in map(str.lower, path.suffixes[-2:]) if ending not in COMPRESSED_EXTENSIONS]
-    return endings[-1] if endings else ""
-
-
 def format_of_file(path: Path, *, is_output: bool = False) -> Format | None:
     """Return the format for the extension of a file (`.tsv`, `.jsonl.gz`), None if it is unknown.
 
     Raises CommandError for unsupported formats: an input in one, such as a WMT test set, XLIFF, Markdown or subtitles
     other than SubRip, would be translated with its markup or time codes.
     """
-    ending = _extension(path)
+    ending = uncompressed_extension(path)
     for endings, reason in _UNSUPPORTED.items():
         if ending in endings.split():
             if not is_output:
@@ -85,7 +79,8 @@ def choose_format(path: Path, given: Format | None, default: Format, source: Pat
     Warns if an output with a CSV extension gets a default format other than text. Raises CommandError like
     `format_of_file`.
     """
-    if source is not None and _extension(path) == _extension(source) not in _FORMATS:
+    extension = uncompressed_extension(path)
+    if source is not None and extension == uncompressed_extension(source) and extension not in _FORMATS:
         found = given or default
     else:
         found = given or format_of_file(path, is_output=source is not None) or default

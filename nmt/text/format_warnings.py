@@ -8,7 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from nmt.logs import counted, warn
-from nmt.text.lines import COMPRESSED_EXTENSIONS, input_name, read_lines
+from nmt.text.lines import input_name, read_lines, uncompressed_extension
 
 _NUM_CHECKED = 1000  # lines that are checked for other formats
 _JSON_ARRAY = re.compile(r'\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
@@ -125,9 +125,7 @@ def is_csv_quoted(text: str) -> bool:
 
 def has_csv_name(path: Path) -> bool:
     """Return whether the extension of a file, ignoring that of a compression format, is .csv."""
-    extensions = [extension.lower() for extension in path.suffixes[-2:]]
-    uncompressed = [extension for extension in extensions if extension not in COMPRESSED_EXTENSIONS]
-    return uncompressed[-1:] == [".csv"]
+    return uncompressed_extension(path) == ".csv"
 
 
 def read_plain_text(path: Path, *, allow_pipe: bool = False) -> Iterator[str]:

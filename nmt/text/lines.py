@@ -99,6 +99,12 @@ def input_name(path: Path) -> str:
     return "standard input" if path == STANDARD_STREAM else str(path)
 
 
+def uncompressed_extension(path: Path) -> str:
+    """Return the extension of a file in lower case, without that of its compression: `.tsv` of `a.TSV.gz`."""
+    extensions = [extension.lower() for extension in path.suffixes[-2:]]
+    return next((extension for extension in reversed(extensions) if extension not in COMPRESSED_EXTENSIONS), "")
+
+
 def count_lines(path: Path) -> int:
     """Count lines; a last line without a line feed counts."""
     count, last = 0, b"\n"
