@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +27,7 @@ from nmt.recipe import (
 from nmt.recipe.toml import toml_value
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, warn_of_missing_tag, warn_of_run
 from nmt.storage.run_folder import find_model
+from nmt.storage.sealed import file_sha256
 from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output
 from nmt.streams.output_checks import is_standard_output, require_distinct, require_not_input
@@ -278,7 +278,7 @@ def _text_settings(options: TranslateOptions, writer: RecordWriter) -> dict[str,
     """Return the settings, besides those of the search, that determine the output."""
     settings: dict[str, Any] = {}
     if options.glossary is not None:
-        settings["glossary"] = hashlib.sha256(options.glossary.read_bytes()).hexdigest()
+        settings["glossary"] = file_sha256(options.glossary)
     reader = writer.reader
     settings |= {
         "input format": reader.format,
