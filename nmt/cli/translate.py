@@ -16,7 +16,8 @@ from nmt.cli.translate_options import TranslateOptions
 from nmt.engines import TranslatorRequest, choose_engine, load_window_translator, model_settings, start_workers
 from nmt.errors import UserError
 from nmt.export.capabilities import max_hypotheses
-from nmt.keep.translator import warn_of_unspaced_markup
+from nmt.keep.translator import unspaced_markup
+from nmt.logs import warn
 from nmt.recipe import (
     DecodeRecipe,
     ineffective_option,
@@ -82,8 +83,8 @@ class Translate(TranslateOptions):
         required = source.has_required(decode)
         source.require_supported(decode, metadata, required=required)
         choice = choose_engine(self.engine, self.precision, request, required=required)
-        if self.kinds:
-            warn_of_unspaced_markup(self.kinds, (metadata.src_lang, metadata.tgt_lang))
+        if problem := unspaced_markup(self.kinds, (metadata.src_lang, metadata.tgt_lang)):
+            warn(f"{problem}; --keep markup places tags only at spaces")
         settings, names = model_settings(models, decode, choice)
         settings |= decode.search_settings() | _text_settings(self, writer)
         if self.glossary is not None:

@@ -28,7 +28,7 @@ from nmt.keep.items import Item, ItemGrammar, is_newly_joined
 from nmt.keep.links import link_equal_words, statistical_links
 from nmt.keep.markup import Links, MarkedText, apply_edits, word_spans
 from nmt.keep.segments import Segment, split_at_items, without_added_stop
-from nmt.logs import counted, warn
+from nmt.logs import counted
 from nmt.recipe import Context
 from nmt.text.clean import normalize
 from nmt.text.languages import WITHOUT_SPACES
@@ -82,13 +82,6 @@ class Fallbacks:
             f"{counted(self.unmet, 'line')} {lacks} prefix or a required phrase, or {has} a forbidden one, because "
             "--keep takes precedence; check the output, or keep fewer kinds"
         )
-
-
-def warn_of_unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) -> None:
-    """Warn if markup is kept in a language without spaces between words."""
-    problem = unspaced_markup(kinds, languages)
-    if problem:
-        warn(f"{problem}; --keep markup places tags only at spaces")
 
 
 def unspaced_markup(kinds: Collection[str], languages: tuple[str, str]) -> str:

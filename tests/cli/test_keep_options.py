@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from keep_check.contents import violation
 
+from nmt.keep import translator as keep_translator
 from nmt.keep.items import ItemGrammar
 from tests.calling import Nmt
 from tests.extras import import_ctranslate2
@@ -62,6 +63,15 @@ def test_markup_selects_torch(model: Path, marked: Path, nmt: Nmt) -> None:
     assert "alignments" in err
     _, _, err = nmt("translate", model, marked, "--keep", "numbers", "--device", "cpu")
     assert "engine: CTranslate2" in err
+
+
+def test_markup_of_languages_without_spaces_gives_a_warning(
+    model: Path, marked: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keep_translator, "WITHOUT_SPACES", frozenset(["de"]))
+    _, _, err = nmt("translate", model, marked, "--keep", "markup", "--device", "cpu")
+    assert "warning: text in de has no spaces between words, so a tag may enclose more text than in the source" in err
+    assert "; --keep markup places tags only at spaces\n" in err
 
 
 def test_options_of_alignments_affect_the_place_of_markup(model: Path, marked: Path, nmt: Nmt) -> None:

@@ -17,7 +17,7 @@ from nmt.decode.translation import Translation
 from nmt.errors import UserError
 from nmt.keep.items import Item, ItemGrammar, is_newly_joined
 from nmt.keep.markup import MarkedText
-from nmt.keep.translator import Fallbacks, PreservingTranslator, warn_of_unspaced_markup
+from nmt.keep.translator import Fallbacks, PreservingTranslator, unspaced_markup
 from nmt.recipe import Context
 
 KINDS = ("markup", "numbers", "urls", "emails", "placeholders")
@@ -455,12 +455,11 @@ def test_lines_without_words_are_copied_without_outer_spaces() -> None:
     assert translate(NoisyTranslator(0.0), " <br/> <img/>") == "<br/> <img/>"
 
 
-def test_markup_of_languages_without_spaces_gives_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    warn_of_unspaced_markup(["markup"], ("en", "de"))
-    warn_of_unspaced_markup(["numbers"], ("en", "ja"))
-    assert capsys.readouterr().err == ""
-    warn_of_unspaced_markup(["numbers", "markup"], ("en", "ja"))
-    assert capsys.readouterr().err.startswith("warning: text in ja has no spaces between words, so a tag may enclose")
+def test_markup_of_languages_without_spaces_is_a_problem() -> None:
+    assert unspaced_markup(["markup"], ("en", "de")) == ""
+    assert unspaced_markup(["numbers"], ("en", "ja")) == ""
+    problem = unspaced_markup(["numbers", "markup"], ("en", "ja"))
+    assert problem.startswith("text in ja has no spaces between words, so a tag may enclose")
 
 
 def test_line_breaks_and_tabs_become_spaces() -> None:
