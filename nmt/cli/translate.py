@@ -33,7 +33,7 @@ from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output
 from nmt.streams.output_checks import is_standard_output, require_distinct, require_not_input
 from nmt.streams.part import Origin
-from nmt.streams.records import DOCUMENT_FORMATS, Format, RecordReader, RecordWriter, choose_format, written_fields
+from nmt.streams.records import DOCUMENT_FORMATS, Format, RecordReader, RecordWriter, choose_format
 from nmt.streams.source import Source
 from nmt.streams.term_report import TermReport
 from nmt.text.lines import STANDARD_STREAM
@@ -68,7 +68,7 @@ class Translate(TranslateOptions):
                 f"--max-delay has no effect on {source.name}, which is a file; leave out --max-delay"
             )
         writer = _make_writer(source.reader, out_format, self, decode)
-        source = replace(source, reader=writer.reader)
+        source = replace(source, reader=replace(source.reader, written=writer.written))
         if not writer.shows_scores:
             require_length_penalty_effect(decode, metadata.decode)
         read = _files_read(self, models, decode)
@@ -213,10 +213,7 @@ def _make_reader(options: TranslateOptions, out_format: Format) -> RecordReader:
 def _make_writer(
     reader: RecordReader, out_format: Format, options: TranslateOptions, decode: DecodeRecipe
 ) -> RecordWriter:
-    """Make the writer of the output, with a reader that knows the fields of the output.
-
-    Raises BadParameter for options that are ineffective or unsupported.
-    """
+    """Make the writer of the output; raises BadParameter for options that are ineffective or unsupported."""
     n_best = decode.n_best if decode.mbr_metric == "none" else 1
     if out_format in DOCUMENT_FORMATS:
         given = {"--with-scores": options.with_scores, "--n-best": n_best > 1, "--with-alignments": decode.alignments}
@@ -230,8 +227,6 @@ def _make_writer(
         option = "--distinct" if distinct else "--no-distinct"
         remedy = "add --n-best" if decode.mbr_metric == "none" else "set mbr_metric to 'none'"
         raise typer.BadParameter(f"{option} has no effect on one translation; {remedy}, or leave out {option}")
-    if out_format == "jsonl":
-        reader = replace(reader, written=written_fields(n_best=n_best > 1, alignment=decode.alignments))
     writer = RecordWriter(reader, out_format, n_best, options.with_scores, decode.alignments, distinct)
     if options.with_scores and (writer.is_numbered or out_format == "jsonl"):
         raise typer.BadParameter("--with-scores has no effect: this output has scores anyway; leave out --with-scores")

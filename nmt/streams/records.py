@@ -164,7 +164,7 @@ class RecordReader:
     names:    the column names; None until the header is read
     context:  document context that the model uses
     is_given: whether the user gave the format; otherwise, plain text that looks like another format gives a warning
-    written:  fields that the output adds to JSON Lines, see `written_fields`; () for other outputs
+    written:  see `RecordWriter.written`
     """
 
     format: Format
@@ -295,13 +295,21 @@ class RecordWriter:
         """Raise CommandError if a field that the output adds to JSON Lines would replace the text."""
         if self.format != "jsonl" or self.reader.format not in ("text", "jsonl"):
             return
-        names = written_fields(n_best=self.n_best > 1, alignment=self.with_alignments)
         path = self.reader.field.split(".")
-        if path[0] in names and path[-1] in names:
+        if path[0] in self.written and path[-1] in self.written:
             raise CommandError(
                 f"--field {self.reader.field}: the output has a field {path[-1]!r}, which would replace the text; "
                 "rename the field of the text, or use --output-format text"
             )
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The fields that the output adds to JSON Lines; () for other outputs."""
+        if self.format != "jsonl":
+            return ()
+        is_written = {"n_best": self.n_best > 1, "alignment": self.with_alignments}
+        optional = [name for name in _OPTIONAL_FIELDS if is_written[name]]
+        return (*_fields(Translation("", 0.0, 0.0, [])), *optional)
 
     @property
     def is_numbered(self) -> bool:
@@ -395,9 +403,7 @@ class RecordWriter:
 
     def _object(self, record: Record, translations: Sequence[Translation]) -> str:
         if record.text is None:
-            fields: dict[str, Any] = dict.fromkeys(
-                written_fields(n_best=self.n_best > 1, alignment=self.with_alignments)
-            )
+            fields: dict[str, Any] = dict.fromkeys(self.written)
         else:
             fields = _fields(translations[0])
             if self.n_best > 1:
@@ -417,13 +423,6 @@ class RecordWriter:
                 return _add_fields(record.line, self.reader.field, fields) + "\n"
             case _:
                 raise AssertionError("not an input format of lines")
-
-
-def written_fields(*, n_best: bool, alignment: bool) -> tuple[str, ...]:
-    """Return the names of the fields that the output adds to JSON Lines, optionally n-best lists and alignments."""
-    is_written = {"n_best": n_best, "alignment": alignment}
-    optional = [name for name in _OPTIONAL_FIELDS if is_written[name]]
-    return (*_fields(Translation("", 0.0, 0.0, [], [])), *optional)
 
 
 def _fields(translation: Translation) -> dict[str, Any]:

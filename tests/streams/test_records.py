@@ -17,7 +17,6 @@ from nmt.streams.records import (
     choose_format,
     format_of_file,
     warn_of_format,
-    written_fields,
 )
 from nmt.text.format_warnings import warn_of_fields
 
@@ -276,10 +275,10 @@ def test_replaced_fields_leave_others_as_they_are(odd: str) -> None:
 
 @pytest.mark.parametrize("field", ["text", "translation.text"])
 def test_results_of_an_earlier_translation_are_replaced_or_an_error(field: str) -> None:
-    written = written_fields(n_best=False, alignment=False)
+    written = RecordWriter(JSONL, "jsonl").written
     reader = RecordReader("jsonl", field=field, written=written)
     assert written == ("translation", "score", "log_prob", "tokens", "token_log_probs")
-    assert written_fields(n_best=True, alignment=True) == (*written, "n_best", "alignment")
+    assert RecordWriter(JSONL, "jsonl", 2, with_alignments=True).written == (*written, "n_best", "alignment")
 
     def line(**results: object) -> str:
         fields = {"text": "a dog"} | results
