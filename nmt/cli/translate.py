@@ -19,6 +19,7 @@ from nmt.export.capabilities import max_hypotheses
 from nmt.keep.translator import unspaced_markup
 from nmt.logs import warn
 from nmt.recipe import (
+    Context,
     DecodeRecipe,
     ineffective_option,
     override_own_decode,
@@ -59,10 +60,8 @@ class Translate(TranslateOptions):
         decode = _override_decode(metadata.decode, self, search)
         if self.in_format != "jsonl":  # whose lines may have their own tags
             warn_of_missing_tag(self.model, metadata, decode.tag)
-        reader = _make_reader(self, out_format)
-        source = Source.open(
-            self.file, reader, self.invalid_utf8, self.prefixes, self.required, self.glossary, metadata.context
-        )
+        reader = _make_reader(self, out_format, metadata.context)
+        source = Source.open(self.file, reader, self.invalid_utf8, self.prefixes, self.required, self.glossary)
         if self.max_delay is not None and source.pipe is None:
             raise typer.BadParameter(
                 f"--max-delay has no effect on {source.name}, which is a file; leave out --max-delay"
@@ -186,7 +185,7 @@ def _choose_output_format(options: TranslateOptions) -> Format:
     return out_format
 
 
-def _make_reader(options: TranslateOptions, out_format: Format) -> RecordReader:
+def _make_reader(options: TranslateOptions, out_format: Format, context: Context) -> RecordReader:
     """Make the reader of the input; raises BadParameter for an option without effect."""
     in_format = options.in_format
     is_read = f"{options.file} is read as {in_format}"
@@ -207,7 +206,8 @@ def _make_reader(options: TranslateOptions, out_format: Format) -> RecordReader:
         raise typer.BadParameter(f"--column is {name_or_index}; it must be a number from 0, or a name in the header")
     field = "text" if options.field is None else options.field
     header = options.header or not is_index
-    return RecordReader(in_format, column, field, header, is_given=options.input_format is not None)
+    is_given = options.input_format is not None
+    return RecordReader(in_format, column, field, header, context=context, is_given=is_given)
 
 
 def _make_writer(

@@ -18,7 +18,7 @@ from nmt.decode.line_encoder import CONTINUES_LINES, RIGHT_TO_LEFT
 from nmt.decode.task import Previous
 from nmt.errors import UserError
 from nmt.logs import counted
-from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe
+from nmt.recipe import Context, DecodeRecipe
 from nmt.storage.model_metadata import ModelMetadata
 from nmt.streams.records import DOCUMENT_FORMATS, Record, RecordReader
 from nmt.text.context import is_blank
@@ -63,16 +63,12 @@ class Source:
         prefixes: Path | None = None,
         required: Path | None = None,
         glossary: Path | None = None,
-        context: Context = NO_CONTEXT,
     ) -> Source:
         """Open a file, a named pipe, or `-` for standard input, and read the header, if any.
-
-        context: document context of the records, see `with_context`
 
         Raises UserError if the input cannot be opened, or if its header or the glossary is invalid.
         """
         terms = None if glossary is None else Glossary.load(glossary)
-        reader = replace(reader, context=context)
         source = cls(path, reader, invalid_utf8, prefixes, required, terms)
         if path == STANDARD_STREAM:
             source = replace(source, pipe=PipeLines(_standard_input(), source.name))

@@ -62,7 +62,7 @@ def window_translator(context: Context) -> tuple[WindowTranslator, UpperCase]:
 
 def test_lines_get_the_previous_lines_of_their_document(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("a\nb\nc\nd\n\n \ne\nf")
-    records = list(Source.open(tmp_path / "in", READER, "error", context=SOURCE).records())
+    records = list(Source.open(tmp_path / "in", replace(READER, context=SOURCE), "error").records())
     contexts = [record.context for record in records]
     assert contexts == [(), ("a",), ("a", "b"), ("b", "c"), ("c", "d"), (), (), ("e",)]
     assert all(record.context is None for record in Source.open(tmp_path / "in", READER, "error").records())
@@ -78,8 +78,8 @@ def test_the_field_context_starts_a_document(tmp_path: Path) -> None:
         {"text": "e", "context": None},
     ]
     (tmp_path / "in").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    reader = RecordReader("jsonl")
-    records = Source.open(tmp_path / "in", reader, "error", context=SOURCE).records()
+    reader = RecordReader("jsonl", context=SOURCE)
+    records = Source.open(tmp_path / "in", reader, "error").records()
     assert [record.context for record in records] == [(), ("x", "y z"), ("y z", "b"), ("b", "c"), (), ("d",)]
 
 
@@ -153,7 +153,7 @@ def test_a_document_continues_in_the_next_window_of_a_pipe() -> None:
 
 def test_a_translation_cannot_be_resumed_within_a_document(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("a\nb\nc\n")
-    source = Source.open(tmp_path / "in", READER, "error", context=BOTH)
+    source = Source.open(tmp_path / "in", replace(READER, context=BOTH), "error")
     output, origin = Output(tmp_path / "out"), Origin({})
     digest = InputDigest()
     digest.add(islice(source.records(), 2))
