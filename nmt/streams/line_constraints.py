@@ -7,7 +7,7 @@ from typing import Any
 
 from nmt.decode.glossary import Term, split_forms
 from nmt.errors import UserError
-from nmt.recipe import NO_CONTEXT, Context
+from nmt.recipe import Context
 from nmt.text.json_fields import without_line_feeds
 
 
@@ -15,9 +15,7 @@ class _WrongValueError(Exception):
     """A value of a type that a field does not support; the only argument is the value."""
 
 
-def read_constraints(
-    fields: Mapping[str, Any], where: str, text_field: str, *, context: Context = NO_CONTEXT
-) -> dict[str, Any]:
+def read_constraints(fields: Mapping[str, Any], where: str, text_field: str, context: Context) -> dict[str, Any]:
     """Return the constraints among the fields of a JSON object as fields of a `Record`; null counts as absent.
 
     text_field: the field of the text, which is not a constraint

@@ -223,7 +223,7 @@ class RecordReader:
                 fields = parse_json(line, where)
                 text = text_or_null(fields, self.field, where, "fix it, or correct --field")
                 replaced = self._replaced_fields(fields, where)
-                constraints = read_constraints(fields, where, self.field, context=self.context)
+                constraints = read_constraints(fields, where, self.field, self.context)
                 return Record(number, text, line, replaced=replaced, **constraints)
             case _:
                 raise AssertionError("not an input format of lines")
