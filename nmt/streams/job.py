@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
@@ -89,11 +88,11 @@ class TranslationJob:
                 return
             opened = self._open_output(resume=resume, restart=restart) if workers.is_main else nullcontext()
             with opened as sink:
-                summarize = self._translate(workers, count, sink)
+                counts = self._translate(workers, count, sink)
                 if workers.is_main:
                     self._require_unchanged(states, sink, resume=resume)
-            if summarize is not None:  # after the output is complete, in case stderr is closed
-                summarize()
+            if counts is not None:  # after the output is complete, in case stderr is closed
+                self._summarize(counts, workers.device)
 
     def _require_unchanged(
         self, states: Mapping[Path, object], sink: PartFile | Stream | None, *, resume: bool
@@ -184,12 +183,8 @@ class TranslationJob:
         )
         return True
 
-    def _translate(
-        self, workers: Workers, count: int | None, sink: PartFile | Stream | None
-    ) -> Callable[[], None] | None:
-        """Translate the remaining records, and return the function that logs a summary.
-
-        Only the first process has a `sink` and a summary.
+    def _translate(self, workers: Workers, count: int | None, sink: PartFile | Stream | None) -> Counts | None:
+        """Translate the remaining records. Only the first process has a `sink`, and returns counts.
 
         Windows of a file start where they would without an interruption, so batches are the same.
         """
@@ -213,7 +208,7 @@ class TranslationJob:
         windows = with_warnings(windows, self.source, self.origin.settings, is_language_model=is_language_model)
         windows = _with_digests(windows, digest, digests)
         with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
-            return self._write(sink, results, digests, count, done, workers.device)
+            return self._write(sink, results, digests, count, done)
 
     def _at_document_start(self, records: Iterator[Record]) -> Iterator[Record]:
         """Return the remaining records; raises CommandError if they start within a document, as pipes may."""
@@ -253,9 +248,8 @@ class TranslationJob:
         digests: deque[str],
         count: int | None,
         done_before: int,
-        device: str,
-    ) -> Callable[[], None]:
-        """Write the results after `done_before` records, and return the function that logs a summary.
+    ) -> Counts:
+        """Write the results after `done_before` records, and return their counts.
 
         digests: of the input up to the end of each window
         """
@@ -282,7 +276,7 @@ class TranslationJob:
         if done_before:
             first = f"the first {counted(done_before, 'line')} {_were(done_before)} translated earlier"
             say(f"{first}; warnings count only the others")
-        return partial(self._summarize, counts, device)
+        return counts
 
     def _summarize(self, counts: Counts, device: str) -> None:
         self._report_lines(counts)
@@ -304,8 +298,8 @@ class TranslationJob:
             warn(counts.lost.describe(kept.split(",") if kept else []))
         if counts.fallbacks:
             say(counts.fallbacks.describe())
-        if counts.fallbacks and counts.fallbacks.unmet:
-            warn(counts.fallbacks.describe_unmet())
+            if counts.fallbacks.unmet:
+                warn(counts.fallbacks.describe_unmet())
 
     def _warn_of_long(self, counts: Counts) -> None:
         settings = self.origin.settings

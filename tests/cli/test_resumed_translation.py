@@ -11,6 +11,7 @@ import pytest
 from nmt import DecodeRecipe
 from nmt.checkpoint import write_with_decode
 from nmt.streams.job import TranslationJob
+from nmt.streams.workers import Counts
 from tests.calling import Nmt, PipeIn, one_line
 from tests.cli.nasty_lines import SENTENCES, as_bytes
 
@@ -81,10 +82,10 @@ def test_an_input_that_changes_during_translation_is_an_error(
     source.write_bytes(as_bytes(SENTENCES))
     translate = TranslationJob._translate
 
-    def translate_and_change(*arguments: Any) -> Callable[[], None] | None:
-        summarize = translate(*arguments)
+    def translate_and_change(*arguments: Any) -> Counts | None:
+        counts = translate(*arguments)
         change(source)
-        return summarize
+        return counts
 
     monkeypatch.setattr(TranslationJob, "_translate", translate_and_change)
     command = ("translate", model, source, "-o", out, "--engine", "torch")
@@ -110,10 +111,10 @@ def test_constraints_that_change_during_translation_are_an_error(
     constraints.write_bytes(as_bytes(["the"] * len(SENTENCES)))
     translate = TranslationJob._translate
 
-    def translate_and_change(*arguments: Any) -> Callable[[], None] | None:
-        summarize = translate(*arguments)
+    def translate_and_change(*arguments: Any) -> Counts | None:
+        counts = translate(*arguments)
         constraints.write_bytes(as_bytes(["cat"] * len(SENTENCES)))
-        return summarize
+        return counts
 
     monkeypatch.setattr(TranslationJob, "_translate", translate_and_change)
     out = tmp_path / "out.txt"
