@@ -93,7 +93,7 @@ class Translate(TranslateOptions):
         load = partial(load_window_translator, request, choice, self.kinds, writer, source.glossary)
         delay = 0.1 if self.max_delay is None else self.max_delay  # seconds
         job = TranslationJob(
-            source, output, origin, report, load, self.window, delay, paths, choice.note, started, self.memory
+            source, output, origin, report, load, self.window, delay, paths, metadata, choice.note, started, self.memory
         )
         workers = start_workers(choice.engine, self.device, self.processes, self.threads)
         job.run(workers, resume=self.resume, restart=self.restart)

@@ -14,8 +14,7 @@ from time import monotonic
 from nmt.errors import CommandError, UserError
 from nmt.logs import counted, format_duration, progress, say, warn
 from nmt.processes.interruption import Interrupted, interruptible
-from nmt.storage.model_metadata import read_model_metadata
-from nmt.storage.run_folder import find_model
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.streams.input_warnings import with_warnings
 from nmt.streams.output import Output, Stream
 from nmt.streams.part import InputDigest, Origin, PartFile
@@ -43,7 +42,8 @@ class TranslationJob:
 
     window:    lines that are translated together; None chooses the number from the input
     max_delay: seconds that a line of a pipe waits for further lines
-    models:    paths of the models
+    models:    paths of the models, for the final message
+    metadata:  of the first model
     note:      description of the engine, for the final message
     started:   start time of the command, from `time.monotonic`
     memory:    the translation memory, for the final message
@@ -57,6 +57,7 @@ class TranslationJob:
     window: int | None
     max_delay: float
     models: Sequence[Path]
+    metadata: ModelMetadata
     note: str
     started: float
     memory: Path | None = None
@@ -204,8 +205,9 @@ class TranslationJob:
                 raise AssertionError("only the first process yields results")
             return None
         digests: deque[str] = deque()
-        is_language_model = read_model_metadata(find_model(self.models[0])).is_language_model
-        windows = with_warnings(windows, self.source, self.origin.settings, is_language_model=is_language_model)
+        windows = with_warnings(
+            windows, self.source, self.origin.settings, is_language_model=self.metadata.is_language_model
+        )
         windows = _with_digests(windows, digest, digests)
         with closing(workers.translate(self.load, windows, wait, remaining)) as results, self.report.open(done):
             return self._write(sink, results, digests, count, done)
@@ -291,9 +293,9 @@ class TranslationJob:
     def _report_lines(self, counts: Counts) -> None:
         """Warn of lines with problems."""
         self._warn_of_long(counts)
-        metadata = read_model_metadata(find_model(self.models[0]))
         # Summaries and continuations of a language model need not have the items.
-        if counts.lost.lines and not metadata.is_language_model and metadata.src_lang != metadata.tgt_lang:
+        is_translation = not self.metadata.is_language_model and self.metadata.src_lang != self.metadata.tgt_lang
+        if counts.lost.lines and is_translation:
             kept = self.origin.settings.get("keep", "")
             warn(counts.lost.describe(kept.split(",") if kept else []))
         if counts.fallbacks:

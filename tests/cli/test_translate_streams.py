@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from nmt.streams import job, torch_workers
 from nmt.streams.source import PipeLines
 from tests.calling import Nmt, PipeIn, Write, one_line
 from tests.cli.nasty_lines import SENTENCES, as_bytes, nasty_lines
+from tests.waiting import wait_until
 
 
 @pytest.mark.slow
@@ -108,6 +110,22 @@ def test_pipe_is_translated_line_by_line_by_several_processes(
     assert status == 1
     assert "standard input, line 2" in err.splitlines()[-1]  # progress lines may precede it
     assert (tmp_path / "out.part").read_bytes().count(b"\n") == 1
+
+
+@pytest.mark.slow
+def test_a_model_may_be_removed_during_translation(model: Path, nmt: Nmt, pipe_in: PipeIn, tmp_path: Path) -> None:
+    shutil.copytree(model, copy := tmp_path / "model")
+
+    def write_and_remove(write: Write) -> None:
+        write(b"the old dog\n")
+        wait_until(lambda: (tmp_path / "out.part").exists() and (tmp_path / "out.part").stat().st_size > 0)
+        shutil.rmtree(copy)
+        write(b"the red cat\n")
+
+    pipe_in(write_and_remove)
+    status, _, err = nmt("translate", copy, "-o", tmp_path / "out", "--engine", "torch", "--processes", 1)
+    assert status == 0 and "translated 2 lines" in err
+    assert (tmp_path / "out").read_bytes().count(b"\n") == 2
 
 
 @pytest.mark.slow

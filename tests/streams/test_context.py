@@ -19,7 +19,8 @@ from nmt.decode.task import TranslatorInput
 from nmt.decode.text_translator import TextTranslator
 from nmt.decode.translation import Translation
 from nmt.errors import CommandError, MemoryFileError
-from nmt.recipe import NO_CONTEXT, Context
+from nmt.recipe import NO_CONTEXT, Context, DecodeRecipe
+from nmt.storage.model_metadata import ModelMetadata
 from nmt.streams.job import TranslationJob
 from nmt.streams.output import Output
 from nmt.streams.part import InputDigest, Origin
@@ -27,7 +28,7 @@ from nmt.streams.records import Record, RecordReader, RecordWriter
 from nmt.streams.source import PipeLines, Source, with_context
 from nmt.streams.term_report import TermReport
 from nmt.streams.windows import split_windows
-from nmt.streams.workers import WindowTranslator, Workers
+from nmt.streams.workers import Load, WindowTranslator, Workers
 
 SOURCE, BOTH = Context(2), Context(2, "both")
 READER = RecordReader("text")
@@ -151,6 +152,11 @@ def test_a_document_continues_in_the_next_window_of_a_pipe() -> None:
     assert fake.contexts["d"] == []
 
 
+def job_of(source: Source, output: Output, origin: Origin, load: Load) -> TranslationJob:
+    metadata = ModelMetadata("en", "de", 11, 11, "NFC", DecodeRecipe())
+    return TranslationJob(source, output, origin, TermReport(), load, None, 0.0, [], metadata, "", 0.0)
+
+
 def test_a_translation_cannot_be_resumed_within_a_document(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("a\nb\nc\n")
     source = Source.open(tmp_path / "in", replace(READER, context=BOTH), "error")
@@ -161,9 +167,7 @@ def test_a_translation_cannot_be_resumed_within_a_document(tmp_path: Path) -> No
         part.write("A1\nB2\n", 2, digest.hexdigest())  # as for a pipe
         raise KeyboardInterrupt
     load = partial(pytest.fail, "no line should be translated")
-    job = TranslationJob(
-        source, output, origin, TermReport(), load, window=None, max_delay=0.0, models=[], note="", started=0.0
-    )
+    job = job_of(source, output, origin, load)
     with pytest.raises(CommandError, match=r"out\.part ends within a document; .* use --restart to start over$"):
         job.run(nullcontext(Workers()), resume=True, restart=False)
     assert (tmp_path / "out.part").read_text() == "A1\nB2\n"
@@ -174,9 +178,7 @@ def test_a_pipe_is_rejected_by_several_processes_that_need_translations(tmp_path
     source = Source(tmp_path, replace(READER, context=BOTH), pipe=PipeLines(descriptor, "pipe"))
     load = partial(pytest.fail, "no model should be loaded")
     output = Output(tmp_path / "out")
-    job = TranslationJob(
-        source, output, Origin({}), TermReport(), load, window=None, max_delay=0.0, models=[], note="", started=0.0
-    )
+    job = job_of(source, output, Origin({}), load)
     with pytest.raises(UserError, match="several processes cannot translate a pipe with this model"):
         job.run(nullcontext(Workers(processes=2)), resume=False, restart=False)
 
