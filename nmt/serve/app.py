@@ -51,14 +51,15 @@ def build_app(service: Service, origins: Sequence[str] = (), hosts: Sequence[str
     hosts:   allowed host names, see `check_access`
     """
     app = FastAPI(title="nmt", docs_url=None, redoc_url=None, redirect_slashes=False, default_response_class=JsonLine)
-    app.add_middleware(_Middleware, service=service, check_access=partial(check_access, origins=origins, hosts=hosts))
+    app.add_middleware(_Middleware, service=service, origins=origins, hosts=hosts)
     if origins:
         allowed = ["Authorization", "Content-Type"]
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=allowed)
     app.add_exception_handler(AnyHTTPException, _http_error)
     app.router.route_class = _Route
     add_libretranslate_api(app, service)
-    _add_native_api(app, service)
+    _add_translation_and_scores(app, service)
+    _add_sentences_and_models(app, service)
     add_page(app)
 
     @app.get("/health")
@@ -76,7 +77,7 @@ def build_app(service: Service, origins: Sequence[str] = (), hosts: Sequence[str
     return app
 
 
-def _add_native_api(app: FastAPI, service: Service) -> None:
+def _add_translation_and_scores(app: FastAPI, service: Service) -> None:
     @app.post("/v1/translate", openapi_extra=request_schema(TranslateRequest))
     async def translate(request: Request) -> Response:
         """Translate lines, with optional scores, alignments and constraints, or documents."""
@@ -124,8 +125,6 @@ def _add_native_api(app: FastAPI, service: Service) -> None:
             for result in results
         ]
         return JsonLine({"model": model.name, "scores": scores})
-
-    _add_sentences_and_models(app, service)
 
 
 def _add_sentences_and_models(app: FastAPI, service: Service) -> None:
@@ -365,8 +364,8 @@ class _Middleware:
     `CORSMiddleware` answers preflight requests, which are not counted.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, check_access: Callable[[Scope], None]) -> None:
-        self._app, self._service, self._check_access = app, service, check_access
+    def __init__(self, app: ASGIApp, service: Service, origins: Sequence[str], hosts: Sequence[str]) -> None:
+        self._app, self._service, self._origins, self._hosts = app, service, origins, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Process one request."""
@@ -386,7 +385,7 @@ class _Middleware:
 
         service.num_active += 1
         try:
-            self._check_access(scope)
+            check_access(scope, self._origins, self._hosts)
             if service.is_draining and scope["path"] not in _SERVED_WHILE_DRAINING:
                 response = JsonLine({"error": SHUTTING_DOWN}, 503, {"connection": "close"})
                 await response(scope, receive, send_and_record)
