@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from email.message import Message
 from email.parser import HeaderParser
 from email.utils import collapse_rfc2231_value
@@ -39,15 +39,15 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def _collect(pairs: Iterator[tuple[str, str]]) -> Fields:
+def _collect(pairs: Iterable[tuple[str, str]]) -> Fields:
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
     return {name: texts if len(texts) > 1 else texts[0] for name, texts in values.items()}
 
 
-def _url_encoded(content: bytes) -> Iterator[tuple[str, str]]:
-    yield from parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
+def _url_encoded(content: bytes) -> list[tuple[str, str]]:
+    return parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
 
 
 def _multipart(content_type: str, body: bytes) -> Iterator[tuple[str, str]]:
