@@ -5,7 +5,8 @@ import {chunksOf, listModels, setKey, splitLines, translate, translateLines} fro
 import {enableFiles} from "./file_panel.js";
 import {clearDetails, showDetails} from "./details.js";
 import {fillSelect, invalidOption, phrases, showGlossaryNote, terms} from "./option_fields.js";
-import {linesOf, sentencesOf, wordsOf} from "./text.js";
+import {isRightToLeft, linesOf, sentencesOf, wordsOf} from "./text.js";
+import {enableThemes} from "./theme.js";
 import {wordElement, wordsWithTokens} from "./words.js";
 
 const element = (id) => document.getElementById(id);
@@ -122,8 +123,7 @@ async function update() {
   const {signal} = request;
   showGlossaryNote();
   const problem = invalidOption();
-  element("error").hidden = !problem;
-  element("error").textContent = problem;
+  showError(problem);
   if (problem) {
     element("status").textContent = ""; // of the aborted update
     return;
@@ -131,38 +131,52 @@ async function update() {
   try {
     await findSentences(signal);
     showSource();
-    const missing = new Map(); // distinct texts by options
-    for (const sentence of sentences) {
-      if (!results.has(keyOf(sentence))) {
-        const fields = JSON.stringify(requestFor(sentence));
-        missing.set(fields, (missing.get(fields) ?? new Set()).add(sentence.text));
-      }
-    }
+    const missing = missingTexts();
     element("status").textContent = missing.size ? "Translating…" : "";
     showOutput();
     for (const [fields, texts] of missing) {
-      const body = JSON.parse(fields);
-      for (const lines of chunksOf([...texts], "sentence", limits, body)) {
-        const show = (map) => (index, value) => {
-          if (!signal.aborted) {
-            map.set(JSON.stringify([lines[index], body]), value);
-            showTranslation(lines[index]);
-          }
-        };
-        const store = (index, nBest) => show(results)(index, distinct(nBest));
-        const isGreedy = (body.beam_size ?? model().beam_size) === 1;
-        await translateLines({...body, text: lines}, signal, store, isGreedy ? show(partial) : null);
-      }
+      await translateTexts([...texts], JSON.parse(fields), signal);
     }
     element("status").textContent = "";
     showBusy();
   } catch (error) {
     if (!signal.aborted) {
       element("status").textContent = "";
-      element("error").textContent = error.message;
-      element("error").hidden = false;
+      showError(error.message);
     }
   }
+  dropOldResults();
+}
+
+/** Return the distinct texts of the sentences without a result, by the fields of their requests as JSON. */
+function missingTexts() {
+  const missing = new Map();
+  for (const sentence of sentences) {
+    if (!results.has(keyOf(sentence))) {
+      const fields = JSON.stringify(requestFor(sentence));
+      missing.set(fields, (missing.get(fields) ?? new Set()).add(sentence.text));
+    }
+  }
+  return missing;
+}
+
+/** Translate texts; store and show each translation, and with greedy search also its tokens, as they arrive. */
+async function translateTexts(texts, fields, signal) {
+  const isGreedy = (fields.beam_size ?? model().beam_size) === 1;
+  for (const lines of chunksOf(texts, "sentence", limits, fields)) {
+    const store = (map, index, value) => {
+      if (!signal.aborted) {
+        map.set(JSON.stringify([lines[index], fields]), value);
+        showTranslation(lines[index]);
+      }
+    };
+    const onLine = (index, nBest) => store(results, index, distinct(nBest));
+    const onText = isGreedy ? (index, text) => store(partial, index, text) : null;
+    await translateLines({...fields, text: lines}, signal, onLine, onText);
+  }
+}
+
+function dropOldResults() {
   const used = new Set(sentences.map(keyOf));
   for (const key of results.keys()) { // the oldest first
     if (results.size > MAX_RESULTS && !used.has(key)) {
@@ -188,6 +202,12 @@ async function findSentences(signal) {
 }
 
 // --- View ------------------------------------------------------------------------------------------------------------
+
+/** Show an error message, or hide it if it is "". */
+function showError(message) {
+  element("error").hidden = !message;
+  element("error").textContent = message;
+}
 
 /** Show the current source text, without its words, and its length. */
 function showText() {
@@ -412,9 +432,6 @@ element("swap").addEventListener("click", () => {
   showLanguages();
 });
 
-/** Return whether the first letter of a text is Hebrew, Arabic, or of another script that runs from right to left. */
-const isRightToLeft = (text) => /^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/u.test(text);
-
 const outputWord = (event) => event.target.closest?.("#output .word");
 element("output").addEventListener("click", (event) => outputWord(event) && openWord(outputWord(event)));
 element("output").addEventListener("pointerover", (event) => highlight(outputWord(event)?.dataset));
@@ -454,33 +471,10 @@ document.addEventListener("selectionchange", () => {
   }
 });
 
-// --- Theme and start -------------------------------------------------------------------------------------------------
-
-/** Return the browser's storage, or null if it is blocked. */
-function storage() {
-  try {
-    return localStorage;
-  } catch {
-    return null;
-  }
-}
-
-function showTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-  element("theme").value = theme;
-  if (sentences.length) {
-    showSelected(); // heatmaps use the colors of the theme
-  }
-}
-
-element("theme").addEventListener("change", () => {
-  storage()?.setItem("nmt-theme", element("theme").value);
-  showTheme(element("theme").value);
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => showTheme(element("theme").value));
+// --- Start -----------------------------------------------------------------------------------------------------------
 
 async function start() {
-  showTheme(storage()?.getItem("nmt-theme") ?? "auto");
+  enableThemes(() => sentences.length && showSelected()); // heatmaps use the colors of the theme
   try {
     const listed = await listModels();
     ({models, limits} = listed);
@@ -489,8 +483,7 @@ async function start() {
     showLanguages();
     enableFiles({limits, options: searchOptions, context: () => model().context, invalidOption});
   } catch (error) {
-    element("error").textContent = error.message;
-    element("error").hidden = false;
+    showError(error.message);
   }
 }
 

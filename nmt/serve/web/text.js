@@ -5,6 +5,9 @@ const CONTROL = /[\x00-\x1f\x7f-\x9f\ufeff]/g; // the server may treat them as s
 /** Return the lines of a text; lone surrogates are replaced as the server does. */
 export const linesOf = (text) => text.replace(/\p{Surrogate}/gu, "\ufffd").split("\n");
 
+/** Return whether the first letter of a text is Hebrew, Arabic, or of another script that runs from right to left. */
+export const isRightToLeft = (text) => /^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/u.test(text);
+
 /**
  * Return the sentences of a text: where they start and end, and what to send to the server.
  *
