@@ -50,6 +50,7 @@ def test_abbreviations_do_not_end_sentences(browser: Browser, serve_page: ServeP
     assert texts(browser, "#output .sentence") == expected
     browser.run("document.querySelector('#split').click()")
     browser.wait("document.querySelectorAll('#output .sentence').length === 2")
+    wait_for_translation(browser)  # otherwise, the server could reject the request while it shuts down
 
 
 def test_a_greedy_search_shows_partial_translations(page: Browser, model: Path) -> None:
