@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt.cli.arguments import MAX_THREADS, Device, languages, missing_option
+from nmt.cli.arguments import MAX_THREADS, Device, missing_option
 from nmt.cli.translate_options import MemoryFile, MemoryLimit, SplitSentences
 from nmt.engines import Engine, TranslatorRequest, choose_engine, load_scorer, load_translator, model_settings
 from nmt.errors import CommandError, UserError
@@ -24,7 +24,7 @@ from nmt.serve.memory import ServedMemory
 from nmt.serve.models import ServedModel, require_aligners
 from nmt.serve.server import open_socket, run_server
 from nmt.serve.service import ApiKeys, Limits, Service
-from nmt.storage.model_metadata import read_model_metadata, warn_of_missing_tag, warn_of_run
+from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, warn_of_missing_tag, warn_of_run
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
 
@@ -86,7 +86,7 @@ class Serve:
             )
         if self.memory is None and self.memory_limit is not None:
             raise missing_option("--memory-limit", "--memory")
-        paths = _paths_by_name(self.models)
+        models = _find_models(self.models)
         keys = None if self.api_keys is None else ApiKeys(self.api_keys)
         bound = open_socket(self.host, self.port)
         is_public = not ipaddress.ip_address(bound.getsockname()[0]).is_loopback
@@ -95,10 +95,8 @@ class Serve:
         overrides = list(self.settings or ())
         if self.split_sentences:
             overrides.append("split_sentences=true")
-        search_options = _search_options(paths.values(), overrides)
-        served = [
-            self._load(name, path, decode) for (name, path), decode in zip(paths.items(), search_options, strict=True)
-        ]
+        search_options = _search_options([model.metadata.decode for model in models], overrides)
+        served = [self._load(model, decode) for model, decode in zip(models, search_options, strict=True)]
         if self.processes and all(model.description.startswith("torch") for model in served):
             raise CommandError(
                 "--processes has no effect with torch; leave out --processes, or use --engine ctranslate2"
@@ -109,51 +107,64 @@ class Serve:
         hosts = [self.host.lower(), *(self.allow_host or default_hosts)]
         run_server(Service(served, limits, keys, logs_text=self.log_text), bound, self.cors or (), hosts)
 
-    def _load(self, name: str, path: Path, decode: DecodeRecipe) -> ServedModel:
+    def _load(self, model: _FoundModel, decode: DecodeRecipe) -> ServedModel:
         """Load a model; `decode` has the defaults of requests."""
-        model = find_model(path)  # only once: a run that is still training saves newer checkpoints
-        metadata = read_model_metadata(model)
-        digest = manifest_digest(model)
-        warn_of_run(path, metadata)
-        warn_of_missing_tag(path, metadata, decode.tag)
-        request = TranslatorRequest([model], decode, self.device, self.processes, scores=True)
+        directory, metadata = model.directory, model.metadata
+        digest = manifest_digest(directory)
+        warn_of_run(model.path, metadata)
+        warn_of_missing_tag(model.path, metadata, decode.tag)
+        request = TranslatorRequest([directory], decode, self.device, self.processes, scores=True)
         choice = choose_engine(self.engine, self.precision, request, required=False)
         memory = None
         if self.memory is not None:
-            model_and_engine, _ = model_settings([model], decode, choice)
+            model_and_engine, _ = model_settings([directory], decode, choice)
             memory = ServedMemory(self.memory, self.memory_limit, model_and_engine)
         return ServedModel(
-            name,
+            model.name,
             (metadata.src_lang, metadata.tgt_lang),
             decode,
             load_translator(request, choice),
-            partial(_load_scorer, model, digest, self.device, decode.tag),
+            partial(_load_scorer, directory, digest, self.device, decode.tag),
             BatchingOptions(self.batch_lines, self.queue_lines, self.max_delay),
             f"{choice.engine}, {choice.precision}",
             memory,
         )
 
 
-def _paths_by_name(models: Sequence[str]) -> dict[str, Path]:
-    """Return the models by name; raises CommandError if two have the same name."""
-    paths: dict[str, Path] = {}
-    for given in models:
+@dataclass(frozen=True)
+class _FoundModel:
+    """A model to serve. path: as given; directory: found only once, because a run may save newer checkpoints"""
+
+    name: str
+    path: Path
+    directory: Path
+    metadata: ModelMetadata
+
+
+def _find_models(arguments: Sequence[str]) -> list[_FoundModel]:
+    """Find the models before the first one is loaded; raises CommandError if two have the same name."""
+    found: dict[str, _FoundModel] = {}
+    for given in arguments:
         named = None if Path(given).exists() else _NAMED.fullmatch(given)
         path = Path(named[2] if named else given)
-        pair = "-".join(languages(path))  # reports a missing model before another one is loaded
-        name = named[1] if named else pair
-        if name in paths:
-            raise CommandError(f"{paths[name]} and {path} are both named {name!r}; names must differ; give NAME=PATH")
-        paths[name] = path
-    return paths
+        directory = find_model(path)
+        metadata = read_model_metadata(directory)
+        name = named[1] if named else f"{metadata.src_lang}-{metadata.tgt_lang}"
+        if name in found:
+            problem = f"{found[name].path} and {path} are both named {name!r}; names must differ"
+            raise CommandError(f"{problem}; give NAME=PATH")
+        found[name] = _FoundModel(name, path, directory, metadata)
+    return list(found.values())
 
 
-def _search_options(models: Iterable[Path], settings: Sequence[str]) -> list[DecodeRecipe]:
+def _search_options(models: Sequence[DecodeRecipe], settings: Sequence[str]) -> list[DecodeRecipe]:
     """Return the search options of each model with overrides, which are the defaults of requests.
+
+    models: their own options
 
     Raises BadParameter for an override without effect on any model.
     """
-    chosen = [override_own_decode(read_model_metadata(find_model(model)).decode, settings) for model in models]
+    chosen = [override_own_decode(decode, settings) for decode in models]
     for name in sorted(overrides_by_name(settings), key=lambda name: name != "n_best"):  # its reason covers mbr_metric
         problems = [_lack_of_effect(name, decode) for decode in chosen]
         if all(problems):
