@@ -68,16 +68,8 @@ class TranslationJob:
         Raises Interrupted after a signal; the message says how to resume if there is a partial output.
         """
         with interruptible(), start_workers as workers:
-            if workers.size > 1 and self.source.pipe is not None:
-                raise UserError(
-                    f"{self.source.name} cannot be read by {workers.size} processes; under torchrun the input must be "
-                    "a file; save its content to a file"
-                )
-            if (workers.processes or 1) > 1 and self.source.pipe is not None and self.source.reader.context.has_target:
-                raise UserError(
-                    "several processes cannot translate a pipe with this model, which needs the translations of "
-                    "previous lines; translate a file, or leave out --processes"
-                )
+            if self.source.pipe is not None:
+                self._require_pipe_support(workers)
             states = self.source.file_states()
             count = self.source.check()
             if workers.size > 1:  # each process reads the input, and translates a part of it
@@ -94,6 +86,19 @@ class TranslationJob:
                     self._require_unchanged(states, sink, resume=resume)
             if counts is not None:  # after the output is complete, in case stderr is closed
                 self._summarize(counts, workers.device)
+
+    def _require_pipe_support(self, workers: Workers) -> None:
+        """Raise UserError if these processes cannot translate a pipe."""
+        if workers.size > 1:
+            raise UserError(
+                f"{self.source.name} cannot be read by {workers.size} processes; under torchrun the input must be "
+                "a file; save its content to a file"
+            )
+        if (workers.processes or 1) > 1 and self.source.reader.context.has_target:
+            raise UserError(
+                "several processes cannot translate a pipe with this model, which needs the translations of "
+                "previous lines; translate a file, or leave out --processes"
+            )
 
     def _require_unchanged(
         self, states: Mapping[Path, object], sink: PartFile | Stream | None, *, resume: bool
