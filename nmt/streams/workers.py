@@ -107,12 +107,9 @@ class WindowTranslator:
         return result
 
     def _locate(self, window: list[Record], error: UserError) -> UserError:
-        """Use bisection to find the first line that fails, and return its error; `error` if no line fails alone.
-
-        Raises `error` if it is that of a translation memory, which does not depend on the line.
-        """
-        if isinstance(error, MemoryFileError):
-            raise error
+        """Use bisection to find the first line that fails, and return its error; `error` if no line fails alone."""
+        if isinstance(error, MemoryFileError):  # does not depend on the line
+            return error
         while len(window) > 1:
             half = window[: len(window) // 2]
             window = half if self._error_of(half) else window[len(half) :]
