@@ -58,8 +58,7 @@ class Evaluate(MetricOptions):
         chosen_format = output_format(self.output, self.as_json)
         if self.resamples is not None and not self.confidence:
             raise missing_option("--resamples", "--confidence")
-        counts_words = bool(self.train_tgt)
-        self.check(counts_words=counts_words, compares_lines=self.by_length or self.differences > 0)
+        self.check(counts_words=bool(self.train_tgt), compares_lines=self.by_length or self.differences > 0)
         check_inputs(inputs := [*self.hypotheses, *(self.ref or []), self.src, *(self.train_tgt or [])])
         require_output("--sentence-level", self.sentence_level, inputs, b"system\tline\t")
         test = self.read_test_set(self.src)
@@ -68,13 +67,7 @@ class Evaluate(MetricOptions):
                 raise CommandError(f"{option} needs the source sentences; use --src FILE")
         scorers = self.scorers(test)
         systems = read_systems(self.hypotheses, test)
-        case_sensitive = []
-        if not self.lowercase and not self.chrf_lowercase:
-            sections = {"exact matches": self.by_length, "--differences": self.differences > 0}
-            case_sensitive = [name for name, is_given in sections.items() if is_given]
-        if counts_words and not self.lowercase:
-            case_sensitive.append("F-measure of words")
-        hint_at_forms(systems, test, scorers, case_sensitive)
+        hint_at_forms(systems, test, scorers, self._case_sensitive_results())
         if self.differences and len(systems) != 2:
             raise CommandError(f"--differences compares two systems, got {len(systems)}; give two files")
         results = self._evaluate(systems, test, scorers)
@@ -83,6 +76,16 @@ class Evaluate(MetricOptions):
             write_file(self.sentence_level, table.encode())
             say(f"wrote {self.sentence_level}; signatures: {', '.join(signatures)}")
         print_results(results.document(), results.tables(), chosen_format)
+
+    def _case_sensitive_results(self) -> list[str]:
+        """Return the names of the case-sensitive results, besides those of metrics."""
+        ignores_case = self.lowercase or self.chrf_lowercase
+        is_sensitive = {
+            "exact matches": self.by_length and not ignores_case,
+            "--differences": self.differences > 0 and not ignores_case,
+            "F-measure of words": bool(self.train_tgt) and not self.lowercase,
+        }
+        return [name for name, is_included in is_sensitive.items() if is_included]
 
     def _evaluate(
         self, systems: Mapping[str, Sequence[str]], test: ReferenceSet, scorers: Sequence[Scorer]
