@@ -89,27 +89,7 @@ def _add_translation_and_scores(app: FastAPI, service: Service) -> None:
             await asyncio.to_thread(_check_phrases, body, model)  # many long phrases would block other requests
         if body.format != "text":
             return await _translate_documents(service, request, model, body, options)
-        _require_single_lines(body.texts)
-        service.check_size(body.texts)
-        lines = _make_lines(body.texts, body, model)
-        if body.glossary and (body.forbidden or model.decode.forbid):
-            await asyncio.to_thread(_check_terms, lines, body, model)
-        _check_context_and_attention(body, len(lines))
-        if body.stream_tokens:
-            _check_streamed_tokens(body, model)
-            partial_texts, lines = with_text_events(lines)
-            chunks = service.stream(request, model, replace(options, stream_tokens=True), lines)
-            return await stream_events(merge(_line_events(chunks, options), partial_texts))
-        if body.stream:
-            return await stream_events(_line_events(service.stream(request, model, options, lines), options))
-        n_best_lists = await service.translate(request, model, options, lines)
-        translations = [[_fields(translation, options) for translation in n_best] for n_best in n_best_lists]
-        if body.attention:
-            pairs = [AttentionRequest(lines[0].text, translation, options) for translation in n_best_lists[0]]
-            attentions = await _attentions(service, request, model, pairs)
-            for fields, attention in zip(translations[0], attentions, strict=True):
-                fields["attention"] = vars(attention)
-        return JsonLine({"model": model.name, "translations": translations})
+        return await _translate_lines(service, request, model, body, options)
 
     @app.post("/v1/score", openapi_extra=request_schema(ScoreRequest))
     async def score(request: Request) -> Response:
@@ -143,6 +123,33 @@ def _add_sentences_and_models(app: FastAPI, service: Service) -> None:
         limits["bytes"] = limits.pop("body_bytes")
         models = [_describe(model) for model in service.models.values()]
         return JsonLine({"models": models, "limits": limits, "requires_key": service.requires_key})
+
+
+async def _translate_lines(
+    service: Service, request: Request, model: ServedModel, body: TranslateRequest, options: RequestOptions
+) -> Response:
+    """Translate lines; the response has the requested fields of each translation, at once or as a stream of events."""
+    _require_single_lines(body.texts)
+    service.check_size(body.texts)
+    lines = _make_lines(body.texts, body, model)
+    if body.glossary and (body.forbidden or model.decode.forbid):
+        await asyncio.to_thread(_check_terms, lines, body, model)
+    _check_context_and_attention(body, len(lines))
+    if body.stream_tokens:
+        _check_streamed_tokens(body, model)
+        partial_texts, lines = with_text_events(lines)
+        chunks = service.stream(request, model, replace(options, stream_tokens=True), lines)
+        return await stream_events(merge(_line_events(chunks, options), partial_texts))
+    if body.stream:
+        return await stream_events(_line_events(service.stream(request, model, options, lines), options))
+    n_best_lists = await service.translate(request, model, options, lines)
+    translations = [[_fields(translation, options) for translation in n_best] for n_best in n_best_lists]
+    if body.attention:
+        pairs = [AttentionRequest(lines[0].text, translation, options) for translation in n_best_lists[0]]
+        attentions = await _attentions(service, request, model, pairs)
+        for fields, attention in zip(translations[0], attentions, strict=True):
+            fields["attention"] = vars(attention)
+    return JsonLine({"model": model.name, "translations": translations})
 
 
 async def _attentions(
