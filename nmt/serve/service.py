@@ -103,19 +103,7 @@ class Service:
         may_have_key = issubclass(kind, LibreTranslateMessage)
         if key or not may_have_key:  # reject invalid keys before receiving the body
             self._authorize(key)
-        try:
-            async with asyncio.timeout(self.limits.seconds) as timeout:
-                self._receiving.add(timeout)
-                body = await self._receive_body(request)
-        except TimeoutError as error:
-            if self.is_draining:
-                raise HTTPException(503, SHUTTING_DOWN, {"connection": "close"}) from error
-            problem = f"the request body did not arrive within {self.limits.seconds:g} seconds; send it faster"
-            raise HTTPException(408, problem, {"connection": "close"}) from error
-        except ClientDisconnect as error:
-            raise _client_disconnected() from error
-        finally:
-            self._receiving.discard(timeout)
+        body = await self._receive_in_time(request)
         content_type = request.headers.get("content-type", "")
         fields = parse_fields(content_type, request.scope["query_string"], body, kind)
         if not key and may_have_key:
@@ -277,6 +265,22 @@ class Service:
         if self._delivery is None or self._delivery.loop is not loop:
             self._delivery = Delivery(loop)
         return self._delivery
+
+    async def _receive_in_time(self, request: Request) -> bytes:
+        """Receive the body of a request within the time limit; raises HTTPException otherwise."""
+        try:
+            async with asyncio.timeout(self.limits.seconds) as timeout:
+                self._receiving.add(timeout)
+                return await self._receive_body(request)
+        except TimeoutError as error:
+            if self.is_draining:
+                raise HTTPException(503, SHUTTING_DOWN, {"connection": "close"}) from error
+            problem = f"the request body did not arrive within {self.limits.seconds:g} seconds; send it faster"
+            raise HTTPException(408, problem, {"connection": "close"}) from error
+        except ClientDisconnect as error:
+            raise _client_disconnected() from error
+        finally:
+            self._receiving.discard(timeout)
 
     async def _receive_body(self, request: Request) -> bytes:
         """Receive the body of a request, and stop reading at the limit."""
