@@ -21,17 +21,21 @@ Windows = Iterator[list[Record]]
 
 @dataclass
 class _AffectedLines:
-    """Number of lines with a problem, and the first of them."""
+    """Number of lines with a problem, and the place of the first, see `RecordReader.place`."""
 
     count: int = 0
-    first: int = 0
+    first: str = ""
 
-    def add(self, line: int) -> None:
+    def add(self, place: str) -> None:
         self.count += 1
-        self.first = self.first or line
+        self.first = self.first or place
+
+    @property
+    def have(self) -> str:
+        return "has" if self.count == 1 else "have"
 
     def describe(self, name: str) -> str:
-        return f"{counted(self.count, 'line')} of {name} (first: line {self.first:,}) {_have(self.count)}"
+        return f"{counted(self.count, 'line')} of {name} (first: {self.first}) {self.have}"
 
 
 def with_warnings(windows: Windows, source: Source, settings: Mapping[str, Any], *, is_language_model: bool) -> Windows:
@@ -47,17 +51,13 @@ def with_warnings(windows: Windows, source: Source, settings: Mapping[str, Any],
     if reader.format == "tsv":
         windows = _with_quote_warning(windows, source)
     if reader.format == "tsv" and reader.names is None:
-        windows = _with_column_warnings(windows, source.name)
+        windows = _with_column_warnings(windows, source)
     if reader.format == "jsonl":
-        windows = _with_field_warnings(windows, source.name)
+        windows = _with_field_warnings(windows, source)
     windows = _with_forbidden_warnings(windows, source, settings)
     if is_language_model:  # it also continues blank lines
         return windows
     return _with_blank_line_warning(windows, source)
-
-
-def _have(number: int) -> str:
-    return "has" if number == 1 else "have"
 
 
 def _with_format_warning(windows: Windows, name: str) -> Windows:
@@ -89,7 +89,7 @@ def _with_quote_warning(windows: Windows, source: Source) -> Windows:
     for window in windows:
         for record in window:
             if record.text and is_csv_quoted(record.text):
-                quoted.add(record.number + source.reader.header_lines)
+                quoted.add(source.reader.place(record))
         yield window
     if quoted.count:
         lines = quoted.describe(source.name)
@@ -97,7 +97,7 @@ def _with_quote_warning(windows: Windows, source: Source) -> Windows:
         warn(f'{lines} a quoted text with "" inside, as in CSV; {advice}')
 
 
-def _with_column_warnings(windows: Windows, name: str) -> Windows:
+def _with_column_warnings(windows: Windows, source: Source) -> Windows:
     """Warn if the first line of TSV looks like a header and, at the end, if numbers of columns differ.
 
     For TSV that is read without a header. Blank lines have no columns.
@@ -108,52 +108,50 @@ def _with_column_warnings(windows: Windows, name: str) -> Windows:
         for record in window:
             columns = record.line.split("\t")
             if record.number == 1 and is_header(record.text or "", columns):
-                warn(f"{name}, line 1 looks like a header and is translated; set --header, or remove the line")
+                warn(f"{source.name}, line 1 looks like a header and is translated; set --header, or remove the line")
             if record.line:
                 if not compared:
                     expected, compared = len(columns), record.number
                 if len(columns) != expected:
-                    unequal.add(record.number)
+                    unequal.add(source.reader.place(record))
         yield window
     if unequal.count:
         warn(
-            f"{unequal.describe(name)} a different number of columns than line {compared:,} ({expected}), so the "
-            "translations are in different columns; fix these lines"
+            f"{unequal.describe(source.name)} a different number of columns than line {compared:,} ({expected}), so "
+            "the translations are in different columns; fix these lines"
         )
 
 
-def _with_field_warnings(windows: Windows, name: str) -> Windows:
+def _with_field_warnings(windows: Windows, source: Source) -> Windows:
     """Warn, at the end, of fields of JSON Lines that the output replaces."""
     replaced = _AffectedLines()
     fields: dict[str, None] = {}
     for window in windows:
         for record in window:
             if record.replaced:
-                replaced.add(record.number)
+                replaced.add(source.reader.place(record))
                 fields |= dict.fromkeys(record.replaced)
         yield window
     if replaced.count:
         names = ", ".join(map(repr, fields))
         warn(
-            f"{replaced.describe(name)} fields that the output replaces: {names}; to keep them, rename them, or use "
-            "--output-format text"
+            f"{replaced.describe(source.name)} fields that the output replaces: {names}; to keep them, rename them, or "
+            "use --output-format text"
         )
 
 
 def _with_blank_line_warning(windows: Windows, source: Source) -> Windows:
     """Warn at the end if lines without text have prefixes or required phrases."""
-    ignored = 0
-    first = ""
+    ignored = _AffectedLines()
     for window in windows:
         for record in window:
             if (record.prefix.strip() or record.required) and not _has_text(record):
-                ignored += 1
-                first = first or source.reader.place(record)
+                ignored.add(source.reader.place(record))
         yield window
-    if ignored:
+    if ignored.count:
         warn(
-            f"{counted(ignored, 'line')} without text (first: {first}) {_have(ignored)} a prefix or required phrases, "
-            "which are ignored; remove them, or add the text"
+            f"{counted(ignored.count, 'line')} without text (first: {ignored.first}) {ignored.have} a prefix or "
+            "required phrases, which are ignored; remove them, or add the text"
         )
 
 
@@ -163,8 +161,7 @@ def _has_text(record: Record) -> bool:
 
 def _with_forbidden_warnings(windows: Windows, source: Source, settings: Mapping[str, Any]) -> Windows:
     """Warn, at the end, of prefixes with forbidden phrases."""
-    count = 0
-    first = ""
+    affected = _AffectedLines()
     for window in windows:
         for record in window:
             forbidden = (*settings.get("decode.forbid", ()), *record.forbidden)
@@ -172,11 +169,10 @@ def _with_forbidden_warnings(windows: Windows, source: Source, settings: Mapping
                 continue
             contained = [phrase for phrase in forbidden if contains_phrase(record.prefix, phrase, ignores_case=True)]
             if contained:
-                count += 1
-                first = first or f"{contained[0]!r} in {source.reader.place(record)}"
+                affected.add(f"{contained[0]!r} in {source.reader.place(record)}")
         yield window
-    if count:
+    if affected.count:
         warn(
-            f"{counted(count, 'line')} {_have(count)} a prefix with a forbidden phrase (first: {first}; case is "
-            "ignored); the prefix takes precedence; change one of them"
+            f"{counted(affected.count, 'line')} {affected.have} a prefix with a forbidden phrase "
+            f"(first: {affected.first}; case is ignored); the prefix takes precedence; change one of them"
         )
