@@ -69,17 +69,7 @@ class Source:
         Raises UserError if the input cannot be opened, or if its header or the glossary is invalid.
         """
         terms = None if glossary is None else Glossary.load(glossary)
-        source = cls(path, reader, invalid_utf8, prefixes, required, terms)
-        if path == STANDARD_STREAM:
-            source = replace(source, pipe=PipeLines(_standard_input(), source.name))
-        else:
-            try:
-                if path.exists() and not path.is_file() and not path.is_dir():
-                    source = replace(source, pipe=PipeLines(os.open(path, os.O_RDONLY), source.name))
-                else:
-                    path.open("rb").close()  # before the model is converted or loaded
-            except OSError as error:
-                raise unreadable(path, error) from error
+        source = cls(path, reader, invalid_utf8, prefixes, required, terms, _open_pipe(path))
         if not reader.header:
             return source
         return replace(source, reader=reader.with_header(next(source._lines(), None), source.name))
@@ -315,6 +305,22 @@ class PipeLines:
             self._buffer += block
             self._has_ended = not block
         return True
+
+
+def _open_pipe(path: Path) -> PipeLines | None:
+    """Open standard input or a named pipe; return None for a file.
+
+    Raises UserError, before the model is converted or loaded, if the input cannot be opened.
+    """
+    if path == STANDARD_STREAM:
+        return PipeLines(_standard_input(), input_name(path))
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            return PipeLines(os.open(path, os.O_RDONLY), input_name(path))
+        path.open("rb").close()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return None
 
 
 def _standard_input() -> int:
