@@ -84,12 +84,12 @@ def _blocks(document: str) -> Iterator[tuple[int, int]]:
     start = 0
     for tag, end in tags:
         is_block = tag.start() in blocks or tag[0].startswith(("<!D", "<!d", "<?"))
-        is_copied = end > tag.end()
+        is_copied = end > tag.end()  # with its content, see `Tags`
         if tag.start() < start or not (is_block or is_copied):
             continue
         yield start, tag.start()
-        is_copied = is_block and _has_content(tag, void) and forbids_translation(tag)
-        start = _end_of_element(document, tag) if is_copied else end
+        is_excluded = is_block and _has_content(tag, void) and forbids_translation(tag)
+        start = _end_of_element(document, tag) if is_excluded else end
     yield start, len(document)
 
 
