@@ -234,9 +234,9 @@ class RecordReader:
         Raises UserError for a subtitle file without subtitles.
         """
         document = "".join(f"{line}\n" for line in lines)
-        segments = html_segments(document) if self.format == "html" else srt_segments(document)
         if self.format == "srt" and (problem := subtitle_problem(document)):
             raise UserError(f"{name} {problem}; fix it, or use --input-format text")
+        segments = html_segments(document) if self.format == "html" else srt_segments(document)
         for number, segment in enumerate(segments, start=1):
             yield Record(number, segment.text, segment.before + segment.text, segment=segment)
 
