@@ -9,8 +9,7 @@ from typing import Any
 from nmt.data.prepare import Prepared
 from nmt.data.test_sets import TestSet, reference_context
 from nmt.decode.translator import Translator
-from nmt.evaluate.inputs import scoring_options
-from nmt.evaluate.metrics import score_corpus
+from nmt.evaluate.metrics import score_corpus, scoring_options
 from nmt.evaluate.report import choose_samples
 from nmt.evaluate.tables import escape_markdown, markdown_rows
 from nmt.models import TranslationModel

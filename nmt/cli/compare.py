@@ -12,7 +12,8 @@ import typer
 from nmt.cli.arguments import check_inputs, file_path, require_plot
 from nmt.cli.metric_options import MetricOptions, output_format, print_results
 from nmt.errors import CommandError, UserError
-from nmt.evaluate.inputs import hint_at_forms, read_systems, warn_of_identical
+from nmt.evaluate.hints import hint_at_forms
+from nmt.evaluate.inputs import read_systems, warn_of_identical
 from nmt.evaluate.result_tables import comparison_tables
 from nmt.evaluate.significance import compare_systems
 from nmt.evaluate.tables import Table

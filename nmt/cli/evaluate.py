@@ -15,7 +15,8 @@ from nmt.errors import CommandError
 from nmt.evaluate.breakdown import length_classes, score_words, training_frequencies
 from nmt.evaluate.comet import comet_scores
 from nmt.evaluate.differences import largest_differences
-from nmt.evaluate.inputs import ReferenceSet, hint_at_forms, hint_at_training_text_form, read_systems
+from nmt.evaluate.hints import hint_at_forms, hint_at_training_text_form
+from nmt.evaluate.inputs import ReferenceSet, read_systems
 from nmt.evaluate.metrics import Score, Scorer, score_groups
 from nmt.evaluate.result_tables import Evaluation
 from nmt.logs import say

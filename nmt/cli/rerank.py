@@ -21,8 +21,8 @@ from nmt.cli.arguments import (
 )
 from nmt.decode.scoring import TextScorer
 from nmt.errors import UserError
-from nmt.evaluate.inputs import hint_at_unicode_form, tokenizer_of_run
-from nmt.evaluate.metrics import Scorer, make_scorer
+from nmt.evaluate.hints import hint_at_unicode_form
+from nmt.evaluate.metrics import Scorer, make_scorer, tokenizer_of_run
 from nmt.evaluate.sentence_counts import SentenceMetric, sentence_counts
 from nmt.logs import counted, progress, say
 from nmt.recipe import NO_LANGUAGE

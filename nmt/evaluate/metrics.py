@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, cast, get_args
 
 from sacrebleu.metrics.base import Score as SacrebleuScore
@@ -31,8 +32,9 @@ from nmt.evaluate.moses import MosesTokenizer, split_compounds
 from nmt.evaluate.rouge import Rouge
 from nmt.evaluate.sentence_counts import SentenceMetric
 from nmt.logs import counted
-from nmt.recipe import Metric
+from nmt.recipe import Metric, Recipe, load_saved_recipe
 from nmt.recipe.corpora import LANGUAGE_PATTERN
+from nmt.storage.run_folder import is_replaceable
 from nmt.text.languages import SHORT_CODES
 
 # sacreBLEU exposes details and intervals only as text; this many decimals restore the exact value.
@@ -227,6 +229,22 @@ def score_corpus(
         raise UserError(f"tgt_lang is {tgt_lang!r}; it must be an ISO 639 code such as de")
     scorers = [make_scorer(name, tgt_lang=tgt_lang, tokenize=tokenize, lowercase=lowercase) for name in metrics]
     return [scorer.score(hypotheses, references, resamples=resamples) for scorer in scorers]
+
+
+def scoring_options(recipe: Recipe, lowercase: bool, test: str | None = None) -> dict[str, Any]:
+    """Return the options of `make_scorer`.
+
+    lowercase: whether the model writes lowercase text; test: name of the test set; None is the validation set
+    """
+    tgt_lang = recipe.tgt_lang if test is None else recipe.data.test[test].languages(recipe)[1]
+    return {"tgt_lang": tgt_lang, "tokenize": recipe.evaluate.tokenize, "lowercase": lowercase}
+
+
+def tokenizer_of_run(model: Path) -> str | None:
+    """Return `evaluate.tokenize` of the run of a model directory or checkpoint; None if not set or without a run."""
+    saved = [path / "recipe.toml" for path in (model, model.resolve().parent)]  # of a checkpoint, of a run
+    recipe = next((load_saved_recipe(path) for path in saved if path.is_file() and is_replaceable(path)), None)
+    return None if recipe is None else recipe.evaluate.tokenize
 
 
 def bleu_tokenizer(

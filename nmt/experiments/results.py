@@ -13,8 +13,7 @@ from typing import Any
 from nmt.data.fingerprint import unpinned_datasets
 from nmt.data.test_sets import TestSet, test_sets
 from nmt.errors import UserError
-from nmt.evaluate.inputs import scoring_options
-from nmt.evaluate.metrics import Scorer, make_scorer
+from nmt.evaluate.metrics import Scorer, make_scorer, scoring_options
 from nmt.evaluate.result_tables import metric_heading
 from nmt.evaluate.tables import Table, escape_markdown, markdown_rows
 from nmt.experiments.intervals import SEED, Estimate, RunScores, estimate, score_runs

@@ -9,8 +9,9 @@ from typing import Any
 
 from nmt.data.test_sets import TestSet, test_sets
 from nmt.errors import UserError
-from nmt.evaluate.inputs import hint_at_lowercase_output, scoring_options, warn_of_case, warn_of_identical
-from nmt.evaluate.metrics import check_aligned, make_scorer
+from nmt.evaluate.hints import hint_at_lowercase_output, warn_of_case
+from nmt.evaluate.inputs import warn_of_identical
+from nmt.evaluate.metrics import check_aligned, make_scorer, scoring_options
 from nmt.evaluate.significance import Comparison, compare_systems
 from nmt.evaluate.tables import Table
 from nmt.evaluate.translated import (

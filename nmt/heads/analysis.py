@@ -9,8 +9,7 @@ from typing import Any
 
 from nmt.checkpoint import LoadedModel
 from nmt.decode.translator import Translator
-from nmt.evaluate.inputs import tokenizer_of_run
-from nmt.evaluate.metrics import make_scorer
+from nmt.evaluate.metrics import make_scorer, tokenizer_of_run
 from nmt.evaluate.tables import Table
 from nmt.heads.behavior import Behavior, measure_behavior
 from nmt.heads.importance import nll_without, sensitivity

@@ -13,9 +13,9 @@ from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator
 from nmt.diagnostics.leaks import SetLeaks
 from nmt.evaluate.baselines import find_baseline
-from nmt.evaluate.inputs import hint_at_lowercase_output, scoring_options
+from nmt.evaluate.hints import hint_at_lowercase_output
 from nmt.evaluate.likelihood import score_test_set
-from nmt.evaluate.metrics import Score, score_corpus, score_labels
+from nmt.evaluate.metrics import Score, score_corpus, score_labels, scoring_options
 from nmt.evaluate.report import ScoredTestSet, choose_samples, describe_machine, describe_software
 from nmt.evaluate.translated import (
     TranslatedSet,

@@ -19,9 +19,9 @@ from nmt.data.test_sets import test_sets
 from nmt.decode.requirements import require_decoding, require_decoding_inputs
 from nmt.diagnostics.leaks import begin_search, record_leaks
 from nmt.errors import UserError
-from nmt.evaluate.inputs import check_scoring, scoring_options
+from nmt.evaluate.hints import check_scoring
 from nmt.evaluate.likelihood import require_test_lengths
-from nmt.evaluate.metrics import make_scorer
+from nmt.evaluate.metrics import make_scorer, scoring_options
 from nmt.evaluate.translated import output_name
 from nmt.logs import say
 from nmt.models import build_model

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmt.errors import UserError
-from nmt.evaluate.inputs import check_scoring
+from nmt.evaluate.hints import check_scoring
 from nmt.evaluate.metrics import make_scorer, score_corpus
 from nmt.evaluate.significance import compare_systems
 from nmt.text.trees import read_tree
