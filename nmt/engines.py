@@ -231,8 +231,14 @@ def model_settings(
     return settings | {"engine": choice.engine, "precision": choice.precision}, names
 
 
-def load_scorer(model: Path, device: str, tag: str | None) -> TextScorer:
-    """Load a scorer, which always uses torch. tag: None for no tag, even if the model has one"""
+def load_scorer(model: Path, digest: str, device: str, tag: str | None) -> TextScorer:
+    """Load the scorer of a served model, which always uses torch. tag: None for no tag, even if the model has one
+
+    Raises UserError if the files of the model no longer have this digest.
+    """
+    if manifest_digest(find_model(model)) != digest:
+        problem = "was replaced after the server loaded it; scores need the same model; restart the server"
+        raise UserError(f"{model} {problem}")
     from nmt.decode.scoring import TextScorer  # noqa: PLC0415
 
     return TextScorer.load(model, device, tag, own_tag=False)

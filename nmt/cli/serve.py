@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from nmt.cli.arguments import MAX_THREADS, Device, missing_option
 from nmt.cli.translate_options import MemoryFile, MemoryLimit, SplitSentences
 from nmt.engines import Engine, TranslatorRequest, choose_engine, load_scorer, load_translator, model_settings
-from nmt.errors import CommandError, UserError
+from nmt.errors import CommandError
 from nmt.logs import warn
 from nmt.recipe import DecodeRecipe, SearchPrecision, ineffective_option, override_own_decode, overrides_by_name
 from nmt.serve.access import check_host, check_origin
@@ -27,9 +27,6 @@ from nmt.serve.service import ApiKeys, Limits, Service
 from nmt.storage.model_metadata import ModelMetadata, read_model_metadata, warn_of_missing_tag, warn_of_run
 from nmt.storage.run_folder import find_model
 from nmt.storage.sealed import manifest_digest
-
-if TYPE_CHECKING:  # imports torch, which takes seconds
-    from nmt.decode.scoring import TextScorer
 
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
@@ -124,7 +121,7 @@ class Serve:
             (metadata.src_lang, metadata.tgt_lang),
             decode,
             load_translator(request, choice),
-            partial(_load_scorer, directory, digest, self.device, decode.tag),
+            partial(load_scorer, directory, digest, self.device, decode.tag),
             BatchingOptions(self.batch_lines, self.queue_lines, self.max_delay),
             f"{choice.engine}, {choice.precision}",
             memory,
@@ -181,11 +178,3 @@ def _lack_of_effect(name: str, decode: DecodeRecipe) -> str:
         return f"{problem}; correct it, or leave out n_best"
     ineffective = ineffective_option([name], decode, has_ensemble=False, needs_alignments=True)
     return f"{ineffective[1]}; add that, or leave out {ineffective[0]}" if ineffective else ""
-
-
-def _load_scorer(model: Path, digest: str, device: str, tag: str | None) -> TextScorer:
-    """Load the scorer of a served model; raises UserError if its files no longer have this digest."""
-    if manifest_digest(find_model(model)) != digest:
-        problem = "was replaced after the server loaded it; scores need the same model; restart the server"
-        raise UserError(f"{model} {problem}")
-    return load_scorer(model, device, tag)

@@ -20,7 +20,7 @@ from nmt.recipe import DecodeRecipe
 from nmt.serve.app import build_app
 from nmt.serve.messages import JsonLine
 from nmt.storage.model_metadata import read_model_metadata
-from nmt.storage.sealed import write_directory
+from nmt.storage.sealed import manifest_digest, write_directory
 from nmt.text.tokenizer import Tokenizers
 from tests.cli.nasty_lines import nasty_lines
 from tests.serve.conftest import PAIR, EchoTranslator, MakeService, S, T, V, serve_model
@@ -188,7 +188,7 @@ def test_scores_have_the_tag_of_the_server(model: Path, tmp_path: Path) -> None:
     }
     expected[None] = TextScorer.load(model, "cpu").score(["The cat"], ["x"])  # `--set tag=` removes that of the model
     for tag, scores in expected.items():
-        assert load_scorer(path, "cpu", tag).score(["The cat"], ["x"]) == scores
+        assert load_scorer(path, manifest_digest(path), "cpu", tag).score(["The cat"], ["x"]) == scores
 
 
 @pytest.mark.slow
