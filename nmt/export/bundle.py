@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,6 @@ from nmt.errors import CommandError, UserError
 from nmt.export.card import Target, write_card
 from nmt.export.ctranslate2 import Quantization, ctranslate2_files
 from nmt.export.huggingface import huggingface_files
-from nmt.export.marian import read_json
 from nmt.export.packages import EXTRA_OF, Package, is_installed
 from nmt.export.parity import Parity, Sample, check_ctranslate2, check_huggingface, default_sample
 from nmt.export.usage import ctranslate2_usage, huggingface_usage, lost_by_ctranslate2
@@ -69,7 +69,7 @@ def export_model(path: Path, out: Path, options: ExportOptions) -> tuple[str, ..
             positions = loaded.model.recipe.max_positions
             usage = ctranslate2_usage(loaded.metadata, tokenizers, out, options.repository, positions)
         else:
-            generation = read_json(folder / "generation_config.json")
+            generation = json.loads(files["generation_config.json"])
             usage = huggingface_usage(generation, options.repository or str(out), loaded.metadata, tokenizers)
         card = write_card(loaded, options.target, options.license, usage, notes)
         _write(folder, {"README.md": card.encode()})

@@ -83,7 +83,7 @@ def import_marian(source: Path, out: Path, src_lang: str | None = None, tgt_lang
 def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None = None) -> Imported:
     """Convert a Marian model without writing it; see `import_marian`."""
     _require_files(source)
-    config = read_json(source / "config.json")
+    config = _read_json(source / "config.json")
     _check_config(source, config)
     weights = read_tensors(source / "model.safetensors")
     _check_values(weights)
@@ -153,7 +153,7 @@ def _language(config: Config, name: str, option: str) -> str:
     return "und"
 
 
-def read_json(path: Path) -> Config:
+def _read_json(path: Path) -> Config:
     """Read a JSON object from a file. Raises UserError."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
@@ -167,13 +167,13 @@ def read_json(path: Path) -> Config:
 
 
 def _read_optional(path: Path, default: Config) -> Config:
-    return read_json(path) if path.exists() else default
+    return _read_json(path) if path.exists() else default
 
 
 def _require_files(source: Path) -> None:
     needed = ("config.json", "model.safetensors", "source.spm", "target.spm", "vocab.json")
     missing = [name for name in needed if not (source / name).is_file()]
-    kind = read_json(source / "config.json").get("model_type") if "config.json" not in missing else None
+    kind = _read_json(source / "config.json").get("model_type") if "config.json" not in missing else None
     is_other = kind not in (None, *_MODEL_TYPES)
     if not is_other and "model.safetensors" in missing and (source / "pytorch_model.bin").exists():
         raise UserError(
