@@ -328,6 +328,13 @@ def test_all_unsupported_options_are_named(model: Path) -> None:
     assert "\n" not in message
 
 
+def test_a_greedy_search_has_no_stopping_criterion(model: Path, lines: list[str]) -> None:
+    ours, theirs = load_both(model, beam_size=1, stop="exact")
+    assert theirs.translate(lines[:1]) == ours.translate(lines[:1])
+    with pytest.raises(UserError, match=r"does not support decode\.stop 'exact'"):
+        theirs.with_decode(DecodeRecipe(beam_size=4))
+
+
 def test_precisions_have_compute_types() -> None:
     names: tuple[SearchPrecision, ...] = ("fp32", "bf16", "fp16", "int8", "auto")
     types = [COMPUTE_TYPES[resolve_precision(name, EngineDevice("cpu"))] for name in names]
