@@ -60,7 +60,7 @@ class EngineChoice:
 class TranslatorRequest:
     """A translator to load.
 
-    models:    the model, and the other models of its ensemble
+    models:    directories of the model and of the other models of its ensemble; not runs, as in `decode.fusion`
     processes: batches that CTranslate2 decodes in parallel; 0 is one per core on a CPU, one on a GPU
     scores:    whether the output depends on scores
     memory:    file of the translation memory, if any, for at most `memory_limit` translations
@@ -73,6 +73,14 @@ class TranslatorRequest:
     scores: bool
     memory: Path | None = None
     memory_limit: int | None = None
+
+
+def resolve_fusion(decode: DecodeRecipe) -> DecodeRecipe:
+    """Replace the run of a language model with its model directory, because a run that trains saves newer checkpoints.
+
+    Raises UserError if there is no model.
+    """
+    return decode if decode.fusion is None else decode.model_copy(update={"fusion": find_model(decode.fusion)})
 
 
 def choose_engine(
@@ -172,7 +180,7 @@ def load_translator(request: TranslatorRequest, choice: EngineChoice) -> TextTra
             from nmt.decode.generator import TextGenerator  # noqa: PLC0415
             from nmt.decode.translator import Translator  # noqa: PLC0415
 
-            is_language_model = read_model_metadata(find_model(model)).is_language_model
+            is_language_model = read_model_metadata(model).is_language_model
             translator_class = TextGenerator if is_language_model else Translator
             return translator_class.load(model, request.device, choice.precision, decode, ensemble)
         case "ctranslate2":
@@ -209,7 +217,7 @@ def load_window_translator(
         memory = TranslationMemory(request.memory, request.memory_limit or DEFAULT_LIMIT)
         translator = MemoryTranslator(load_translator(request, choice), memory, settings)
     if keep:
-        metadata = read_model_metadata(find_model(request.models[0]))
+        metadata = read_model_metadata(request.models[0])
         languages = (metadata.src_lang, metadata.tgt_lang)
         translator = PreservingTranslator(translator, keep, languages, is_subtitle=writer.format == "srt")
     return WindowTranslator(translator, writer, glossary)
@@ -218,15 +226,18 @@ def load_window_translator(
 def model_settings(
     models: Sequence[Path], decode: DecodeRecipe, choice: EngineChoice
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the settings that determine a translation, apart from those of `decode`, and paths by digest."""
-    digests = [manifest_digest(find_model(model)) for model in models]
+    """Return the settings that determine a translation, apart from those of `decode`, and paths by digest.
+
+    models, decode: with model directories, not runs
+    """
+    digests = [manifest_digest(model) for model in models]
     names = {digest: str(model) for digest, model in zip(digests, models, strict=True)}
     settings: dict[str, Any] = {"model": digests[0], "ensemble": digests[1:]}
     if decode.shortlist is not None and decode.shortlist.is_file():
         settings["shortlist"] = file_sha256(decode.shortlist)
         names[settings["shortlist"]] = str(decode.shortlist)
     if decode.fusion is not None:
-        settings["fusion"] = manifest_digest(find_model(decode.fusion))
+        settings["fusion"] = manifest_digest(decode.fusion)
         names[settings["fusion"]] = str(decode.fusion)
     return settings | {"engine": choice.engine, "precision": choice.precision}, names
 

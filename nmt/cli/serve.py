@@ -14,7 +14,15 @@ import typer
 
 from nmt.cli.arguments import MAX_THREADS, Device, missing_option
 from nmt.cli.translate_options import MemoryFile, MemoryLimit, SplitSentences
-from nmt.engines import Engine, TranslatorRequest, choose_engine, load_scorer, load_translator, model_settings
+from nmt.engines import (
+    Engine,
+    TranslatorRequest,
+    choose_engine,
+    load_scorer,
+    load_translator,
+    model_settings,
+    resolve_fusion,
+)
 from nmt.errors import CommandError
 from nmt.logs import warn
 from nmt.recipe import DecodeRecipe, SearchPrecision, ineffective_option, override_own_decode, overrides_by_name
@@ -107,6 +115,7 @@ class Serve:
     def _load(self, model: _FoundModel, decode: DecodeRecipe) -> ServedModel:
         """Load a model; `decode` has the defaults of requests."""
         directory, metadata = model.directory, model.metadata
+        decode = resolve_fusion(decode)
         digest = manifest_digest(directory)
         warn_of_run(model.path, metadata)
         warn_of_missing_tag(model.path, metadata, decode.tag)

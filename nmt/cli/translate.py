@@ -13,7 +13,14 @@ import typer
 
 from nmt.cli.arguments import missing_option, require_at_most_one
 from nmt.cli.translate_options import TranslateOptions
-from nmt.engines import TranslatorRequest, choose_engine, load_window_translator, model_settings, start_workers
+from nmt.engines import (
+    TranslatorRequest,
+    choose_engine,
+    load_window_translator,
+    model_settings,
+    resolve_fusion,
+    start_workers,
+)
 from nmt.errors import UserError
 from nmt.export.capabilities import max_hypotheses
 from nmt.keep.translator import unspaced_markup
@@ -57,7 +64,7 @@ class Translate(TranslateOptions):
         paths = [self.model, *(self.ensemble or ())]
         models, metadata = _find_models(paths)
         _require_translation(self, metadata)
-        decode = _override_decode(metadata.decode, self, search)
+        decode = resolve_fusion(_override_decode(metadata.decode, self, search))
         if self.in_format != "jsonl":  # whose lines may have their own tags
             warn_of_missing_tag(self.model, metadata, decode.tag)
         reader = _make_reader(self, out_format, metadata.context)
@@ -237,7 +244,7 @@ def _files_read(options: TranslateOptions, models: Sequence[Path], decode: Decod
     """Return the files and directories that must not be overwritten, because the command reads them."""
     directories = list(models)
     if decode.fusion is not None:
-        directories.append(find_model(decode.fusion))
+        directories.append(decode.fusion)
     return [options.file, options.prefixes, options.required, options.glossary, decode.shortlist, *directories]
 
 

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,9 @@ from nmt.decode.language_model import require_fusible
 from nmt.decode.scoring import TextScorer
 from nmt.decode.shortlist import Shortlist
 from nmt.decode.translator import Translator
+from nmt.engines import Engine, TranslatorRequest
 from nmt.errors import UserError
-from nmt.recipe import DecodeRecipe, parse_recipe
+from nmt.recipe import DecodeRecipe, SearchPrecision, parse_recipe
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt
 
@@ -139,6 +142,32 @@ def test_directions_must_agree(language_model: Path) -> None:
     require_fusible(language_model, None, tgt, reverse_target=False)
     with pytest.raises(UserError, match="decode in opposite directions"):
         require_fusible(language_model, None, tgt, reverse_target=True)
+
+
+def test_the_language_model_of_a_run_is_chosen_once(
+    model: Path, language_model: Path, tmp_path: Path, nmt: Nmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, each process might use another checkpoint, and a memory keep translations for the wrong one."""
+    first = copytree(language_model, tmp_path / "run" / "checkpoints" / "step-00000001")
+    module = import_module("nmt.cli.translate")
+    choose_engine = module.choose_engine
+    requests: list[TranslatorRequest] = []
+
+    def save_a_checkpoint(
+        engine: Engine, precision: SearchPrecision, request: TranslatorRequest, **options: Any
+    ) -> Any:
+        write_model(first.with_name("step-00000002"), "seed=3", language_model=True)
+        requests.append(request)
+        return choose_engine(engine, precision, request, **options)
+
+    monkeypatch.setattr(module, "choose_engine", save_a_checkpoint)
+    (tmp_path / "src").write_text("".join(f"{line}\n" for line in LINES))
+    fused = ("--fusion", tmp_path / "run", "--fusion-weight", WEIGHT, "--precision", "fp32", "--device", "cpu")
+    status, out, err = nmt("translate", model, tmp_path / "src", *fused)
+    assert status == 0, err
+    assert [request.decode.fusion for request in requests] == [first]
+    expected = Translator.load(model, "cpu", "fp32", DecodeRecipe(fusion=language_model, fusion_weight=WEIGHT))
+    assert out.splitlines() == expected.translate(LINES)
 
 
 @pytest.mark.slow
