@@ -92,8 +92,8 @@ def _lock(file: IO[bytes] | None, *, exclusive: bool) -> None:
 
 def _convert(model: Path, directory: Path, stored_as: StoredAs) -> Path:
     """Write the conversion, to a temporary folder of this process if the model directory is read-only."""
-    verify_directory(model)
     require_transformer(read_model_recipe(model), model, "use --engine torch")
+    verify_directory(model)
     is_cached = os.access(model, os.W_OK)
     next_time = "later calls reuse the result" if is_cached else f"not cached, because {model} is read-only"
     say(f"converting {model} to {stored_as} for CTranslate2; {next_time}")
