@@ -25,7 +25,7 @@ COMPUTE_TYPES: Mapping[SearchPrecision, str] = {
 }
 """CTranslate2's names for the precisions."""
 
-# Search options that CTranslate2 supports only at their defaults, except `stop`: "exact" is unsupported with a beam.
+# Search options that CTranslate2 supports only at their defaults; `unsupported_search_options` has the exceptions.
 _UNSUPPORTED: Mapping[str, str] = {
     "stop": "decode.stop 'exact' (it stops after a number of finished hypotheses)",
     "sampling": "sampling (its samples are not a function of seed and line)",
@@ -124,7 +124,10 @@ def unsupported_options(
 
 def unsupported_search_options(decode: DecodeRecipe) -> list[str]:
     """Return the names of the requested search options that CTranslate2 does not support."""
-    supported = {"stop": decode.stop in ("first", "patience") or decode.beam_size == 1}
+    supported = {
+        "stop": decode.stop in ("first", "patience") or decode.beam_size == 1,  # greedy search stops at EOS
+        "fusion": decode.fusion is None or not decode.fusion_weight,
+    }
     return [name for name in _UNSUPPORTED if not supported.get(name, getattr(decode, name) == getattr(_DEFAULTS, name))]
 
 

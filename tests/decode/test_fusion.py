@@ -20,6 +20,7 @@ from nmt.errors import UserError
 from nmt.recipe import DecodeRecipe, SearchPrecision, parse_recipe
 from nmt.text.tokenizer import Tokenizers
 from tests.calling import Nmt
+from tests.extras import import_ctranslate2
 
 LINES = ["w1 w2 w3 w4", "", "w30", "w7 w7 w9 w2 w11 w30 w5 w6"]
 WEIGHT = 0.7
@@ -135,6 +136,18 @@ def test_a_shortlist_of_other_languages_is_an_error(model: Path, tmp_path: Path)
     translator = Translator.load(model, "cpu", "fp32")
     with pytest.raises(UserError, match="translates from fr to en; the model translates from de to en"):
         translator.with_decode(DecodeRecipe(shortlist=tmp_path / "list"))
+
+
+def test_a_weight_of_0_disables_the_language_model_with_each_engine(
+    model: Path, language_model: Path, tmp_path: Path, nmt: Nmt
+) -> None:
+    import_ctranslate2()
+    (tmp_path / "src").write_text("".join(f"{line}\n" for line in LINES))
+    expected = Translator.load(model, "cpu", "fp32").translate(LINES)
+    fused = ("--fusion", language_model, "--fusion-weight", 0, "--precision", "fp32", "--device", "cpu")
+    for engine in ("torch", "ctranslate2"):
+        status, out, err = nmt("translate", model, tmp_path / "src", *fused, "--engine", engine)
+        assert (status, out.splitlines()) == (0, expected), err
 
 
 def test_directions_must_agree(language_model: Path) -> None:
