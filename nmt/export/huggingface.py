@@ -67,7 +67,8 @@ def _check_architecture(recipe: ModelRecipe, metadata: ModelMetadata) -> None:
 
 
 def _text_options(metadata: ModelMetadata) -> dict[str, Any]:
-    """Return the text options that the model was trained with, and its own tag."""
+    """Return the text options of training, the model's own tag, and its glossary mode unless that is the default."""
+    mode = metadata.decode.glossary_mode
     return {
         "unicode_form": metadata.unicode_form,
         "max_tokens": metadata.max_tokens,
@@ -76,6 +77,7 @@ def _text_options(metadata: ModelMetadata) -> dict[str, Any]:
         "tags": metadata.tags,
         "trained_directions": list(metadata.trained_directions),
         "tag": metadata.decode.tag,
+        **({} if mode == "constrain" else {"glossary_mode": mode}),
     }
 
 

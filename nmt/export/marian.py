@@ -36,7 +36,7 @@ from nmt.export.marian_vocabulary import Side, read_sides
 from nmt.logs import say, warn
 from nmt.model.layers import sinusoids
 from nmt.models import build_uninitialized
-from nmt.recipe import SEPARATOR, TERM_MARKERS, Context, ModelRecipe, Section, UnicodeForm
+from nmt.recipe import SEPARATOR, TERM_MARKERS, Context, GlossaryMode, ModelRecipe, Section, UnicodeForm
 from nmt.recipe.corpora import LANGUAGE_PATTERN
 from nmt.special_ids import BOS_ID
 from nmt.storage.model_metadata import ModelMetadata
@@ -101,8 +101,7 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
             "searches longer, but is slower"
         )
     text = _text_options(source, config, is_nmt=src.is_nmt)
-    if (tag := text.pop("tag", None)) is not None:
-        decode = decode.model_copy(update={"tag": tag})
+    decode = decode.model_copy(update={name: text.pop(name) for name in ("tag", "glossary_mode") if name in text})
     tokenizer_config = _read_optional(source / "tokenizer_config.json", default={})
     metadata = ModelMetadata(
         src_lang=src_lang or _language(tokenizer_config, "source_lang", "--src-lang"),
@@ -121,7 +120,7 @@ def read_marian(source: Path, src_lang: str | None = None, tgt_lang: str | None 
 
 
 class _TextOptions(Section, extra="ignore"):
-    """The entry of an nmt export in config.json. Later versions may have further keys; earlier ones lack the tags."""
+    """The entry of an nmt export in config.json. Later versions may have further keys; earlier ones have fewer."""
 
     unicode_form: UnicodeForm
     max_tokens: PositiveInt
@@ -130,6 +129,7 @@ class _TextOptions(Section, extra="ignore"):
     tags: dict[str, str] = Field(default_factory=dict)
     trained_directions: tuple[str, ...] = ()
     tag: str | None = None
+    glossary_mode: GlossaryMode = "constrain"
 
 
 def _text_options(source: Path, config: Config, *, is_nmt: bool) -> dict[str, Any]:

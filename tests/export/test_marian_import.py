@@ -21,7 +21,7 @@ from nmt.export.parity import load_huggingface
 from nmt.grammar import ToyPair
 from nmt.model.layers import sinusoids
 from nmt.packing.packed import PackedSequences
-from nmt.recipe import TERM_MARKERS, Context, DecodeRecipe
+from nmt.recipe import TERM_MARKERS, Context, DecodeRecipe, GlossaryMode
 from nmt.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.text.tokenizer import Tokenizers
 from tests.export.conftest import MakeModel
@@ -217,6 +217,16 @@ def test_import_of_an_export_restores_the_options_of_the_text(
     (tmp_path / "export" / "config.json").write_text(json.dumps(config))
     metadata = read_marian(tmp_path / "export").metadata  # an export of an earlier version
     assert (metadata.tags, metadata.trained_directions, metadata.decode.tag) == ({}, (), None)
+
+
+@pytest.mark.parametrize("mode", ["annotate", "constrain"])
+def test_import_of_an_export_restores_the_glossary_mode(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: GlossaryMode
+) -> None:
+    monkeypatch.setattr("nmt.export.bundle.is_installed", lambda package: False)
+    model = make_model(marks_terms=True, decode=DecodeRecipe(glossary_mode=mode))
+    export_model(model, tmp_path / "export", ExportOptions("huggingface", check_parity=False))
+    assert read_marian(tmp_path / "export").metadata.decode.glossary_mode == mode
 
 
 @pytest.mark.parametrize(
