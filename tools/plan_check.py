@@ -34,8 +34,8 @@ OTHER_TOY_RUNS = {
     "toy, 8,000 tokens": (*TOY, "tokenizer.vocab_size=8_000"),
 }
 MULTI30K_RUNS = {
-    "Multi30k": ("multi30k-en-de",),
-    "Multi30k, packed": ("multi30k-en-de", "train.shapes=packed"),
+    "Multi30k": ("multi30k-en-de-wide",),
+    "Multi30k, packed": ("multi30k-en-de-wide", "train.shapes=packed"),
     "Multi30k, GRU": ("multi30k-en-de-gru",),
 }
 LIMIT = 0.1

@@ -33,7 +33,7 @@ _TINY = """\
 [tokenizer]
 vocab_size = {vocab_size}  # a larger vocabulary would have many rare tokens in a small corpus
 
-[model]  # tiny, for fewer than 100,000 pairs, as in recipe multi30k-en-de
+[model]  # tiny, for fewer than 100,000 pairs, as in recipe multi30k-en-de-wide
 num_encoder_layers = 4
 num_decoder_layers = 2  # depth helps more in the encoder (Kasai et al. 2021)
 d_model = 256
