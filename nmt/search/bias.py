@@ -16,10 +16,9 @@ hypothesis at each step, which adds one GPU synchronization.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -78,20 +77,10 @@ class Bias(PerSentence):
             separator=separator,
         )
 
-    def select(self, rows: Sequence[int], index: Tensor) -> Self:
-        """Select sentences, in this order."""
-        selected: dict[str, Any] = {name: array[rows] for name, array in self._arrays().items()}
-        return replace(self, **selected)
-
     def concat(self, other: Self) -> Self:
         """Append the sentences of `other`."""
         width = max(self.met.shape[2], other.met.shape[2])
-        first, second = self._padded(width)._arrays(), other._padded(width)._arrays()
-        joined: dict[str, Any] = {name: np.concatenate([first[name], second[name]]) for name in first}
-        return replace(self, **joined)
-
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return PerSentence.concat(self._padded(width), other._padded(width))
 
     def _padded(self, width: int) -> Self:
         """Pad `met` and `rewards` to at least this width."""

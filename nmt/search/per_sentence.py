@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from nmt.devices.transfer import to_device
 
 @dataclass
 class PerSentence:
-    """Base of dataclasses whose tensors and lists have one entry per sentence; all other fields are shared."""
+    """Base of dataclasses whose tensors, arrays and lists have one entry per sentence; other fields are shared."""
 
     def select(self, rows: Sequence[int], index: Tensor) -> Self:
         """Select sentences, in this order. index: `rows` on the device, (selected,) int64."""
@@ -23,6 +24,8 @@ class PerSentence:
             match value:
                 case Tensor():
                     return value[index]
+                case np.ndarray():
+                    return value[rows]
                 case list():
                     return [value[row] for row in rows]
                 case PerSentence():
@@ -39,6 +42,8 @@ class PerSentence:
             match value:
                 case Tensor():
                     return torch.cat([value, more])
+                case np.ndarray():
+                    return np.concatenate([value, more])
                 case list():
                     return value + more
                 case PerSentence():
