@@ -48,8 +48,8 @@ class GruStack(nn.Module):
         for index, layer in enumerate(self.layers):
             below = self.dropout(x) if index else x
             state = None if initial is None else initial[index : index + 1]
-            inputs = (layer, below, batch_sizes, state)
-            output = checkpoint(_run_layer, *inputs, use_reentrant=False) if checkpointed else _run_layer(*inputs)
+            inputs = (layer, below, state, batch_sizes)
+            output, _ = checkpoint(_run_layer, *inputs, use_reentrant=False) if checkpointed else _run_layer(*inputs)
             x = x + output if index else output
         return x
 
@@ -61,18 +61,15 @@ class GruStack(nn.Module):
         new = []
         for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
             below = self.dropout(x) if index else x
-            output, _ = _call(layer, below[None], state[None])
+            output, _ = _run_layer(layer, below[None], state[None])
             new.append(output[0])
             x = x + output[0] if index else output[0]
         return x, torch.stack(new)
 
 
-def _run_layer(layer: nn.GRU, x: Tensor, batch_sizes: Tensor, initial: Tensor | None) -> Tensor:
-    outputs, _ = _call(layer, x, initial, batch_sizes)
-    return outputs
-
-
-def _call(layer: nn.GRU, x: Tensor, state: Tensor | None, batch_sizes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _run_layer(
+    layer: nn.GRU, x: Tensor, state: Tensor | None, batch_sizes: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the outputs of a layer and its last state.
 
     x: (positions, rows, width), or (total, width) with `batch_sizes`; state: before the first position; None: zeros
