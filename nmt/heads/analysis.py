@@ -9,7 +9,7 @@ from typing import Any
 
 from nmt.checkpoint import LoadedModel
 from nmt.decode.translator import Translator
-from nmt.evaluate.metrics import make_scorer, tokenizer_of_run
+from nmt.evaluate.metrics import Score, make_scorer, tokenizer_of_run
 from nmt.evaluate.tables import Table
 from nmt.heads.behavior import Behavior, measure_behavior
 from nmt.heads.importance import nll_without, sensitivity
@@ -141,14 +141,11 @@ class MaskedBleu:
         )
         self._sources = sources
         self._references = references
-        self.signature = ""
 
-    def without(self, heads: Sequence[Head]) -> float:
-        """Return BLEU with these heads removed; sets `signature`."""
+    def without(self, heads: Sequence[Head]) -> Score:
+        """Return BLEU with these heads removed."""
         with self._masks.removed(heads):
-            score = self._scorer.score(self._translator.translate(self._sources), [self._references])
-        self.signature = score.signature
-        return score.value
+            return self._scorer.score(self._translator.translate(self._sources), [self._references])
 
 
 def removal_steps(importance: Mapping[Head, float]) -> dict[str, list[list[Head]]]:
@@ -184,7 +181,7 @@ def measure_curves(
     for name, steps in removal_steps(importance).items():
         curves[name] = []
         for heads in steps:
-            curves[name].append((len(heads), bleu.without(heads) if heads else whole))
+            curves[name].append((len(heads), bleu.without(heads).value if heads else whole))
             advance()
     return curves
 
@@ -226,9 +223,9 @@ def _add_bleu(analysis: Analysis, measure: MaskedBleu, number: int, curves: bool
     with progress("translating", 1 + len(largest) + points, "translations") as bar:
         whole = measure.without([])
         bar.advance()
-        analysis.bleu, analysis.signature = whole, measure.signature
+        analysis.bleu, analysis.signature = whole.value, whole.signature
         for head in largest:
-            analysis.bleu_change[head] = measure.without([head]) - whole
+            analysis.bleu_change[head] = measure.without([head]).value - whole.value
             bar.advance()
         if curves:
-            analysis.curves = measure_curves(measure, analysis.sensitivity, whole, bar.advance)
+            analysis.curves = measure_curves(measure, analysis.sensitivity, whole.value, bar.advance)

@@ -250,7 +250,7 @@ def test_heads_are_measured_with_the_same_search(load: Callable[..., Path], toke
     path, lines = load(SOURCE, split_sentences=True), ["A cat sees the dog. The dog sleeps. It is red."]
     loaded, tokenizers = load_model(path, torch.device("cpu")), Tokenizers(tokenizer, tokenizer)
     expected = Translator.load(path, "cpu", "fp32").translate(lines)
-    assert MaskedBleu(loaded, tokenizers, lines, expected).without([]) == pytest.approx(100)
+    assert MaskedBleu(loaded, tokenizers, lines, expected).without([]).value == pytest.approx(100)
 
 
 def test_context_may_be_arrays(load: Callable[[Context], Path]) -> None:
