@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nmt.data.test_sets import TestSet, test_sets
-from nmt.decode.context import translate_documents
+from nmt.decode.documents import translate_documents
 from nmt.decode.requirements import decoding_files
 from nmt.decode.scoring import TextScorer
 from nmt.decode.translator import Translator

@@ -17,7 +17,7 @@ from typing import TypeVar
 from fastapi import HTTPException, Request
 from starlette.requests import ClientDisconnect
 
-from nmt.decode.context import document_rounds
+from nmt.decode.documents import document_rounds
 from nmt.decode.task import Previous
 from nmt.decode.translation import Translation
 from nmt.errors import NoTranslationError, UserError

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nmt.decode.context import document_rounds
+from nmt.decode.documents import document_rounds
 from nmt.decode.glossary import Glossary
 from nmt.decode.task import Previous, TranslatorInput
 from nmt.decode.text_translator import TextTranslator

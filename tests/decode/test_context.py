@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from nmt.checkpoint import load_model, model_files, model_tensors
-from nmt.decode.context import ContextEncoder, document_rounds, translate_documents
+from nmt.decode.context import ContextEncoder
+from nmt.decode.documents import document_rounds, translate_documents
 from nmt.decode.scoring import TextScorer, score_pairs
 from nmt.decode.task import Task
 from nmt.decode.translation import Translation
