@@ -255,14 +255,13 @@ class Translator(TextTranslator):
             prefix = [*task.prefix, *[ANY_TOKEN] * len(task.partial)]
             prefixes.append(prefix[: max_output_length(options, task.prefix)])
         if self._decode.sampling:
-            results = sample(model, src, options, self._decode, prefixes, finished)
+            sample(model, src, options, self._decode, prefixes, finished)
         else:
             trees = None
             if self._tree_tokens is not None:
                 trees = TreeConstraint(self._tree_tokens, [self._num_words(task) for task in tasks], self._device)
             required = [task.required for task in tasks]
-            results = beam_search(model, src, options, prefixes, required, batch_size, finished, trees)
-        finished.update(enumerate(results))
+            beam_search(model, src, options, prefixes, required, batch_size, finished, trees)
 
     def _num_words(self, task: Task) -> int:
         """Return the number of words of a source sentence."""
