@@ -130,7 +130,8 @@ def _write(prepared: Prepared, recipe: Recipe, directory: Path) -> tuple[int, in
     """Write the sources with marked terms; return the numbers of marked pairs and of terms."""
     text = _AlignedText(prepared, recipe)
     marker = _Marker(prepared.tokenizers, recipe, _count_forms(text))
-    is_chosen = np.random.default_rng((recipe.seed % (1 << 64), _STREAM)).random(len(text.store))
+    random = np.random.default_rng((recipe.seed % (1 << 64), _STREAM))
+    is_chosen = random.random(len(text.store)) < recipe.train.glossary_markup
     num_pairs = num_terms = 0
     with (
         PairWriter(directory, "train", {"src": text.store.src.tokens.dtype}) as writer,
@@ -139,7 +140,7 @@ def _write(prepared: Prepared, recipe: Recipe, directory: Path) -> tuple[int, in
         for corpus in text.corpora:
             for ids in _in_chunks(corpus.ids()):
                 sources = _split(text.store.src, ids)
-                for index, pair in text.read(corpus, ids[is_chosen[ids] < recipe.train.glossary_markup]):
+                for index, pair in text.read(corpus, ids[is_chosen[ids]]):
                     position = index - int(ids[0])
                     if marks := marker.choose(pair, index, len(sources[position])):
                         tag, source = np.split(sources[position], [int(corpus.tagged)])
