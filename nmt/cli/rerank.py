@@ -97,7 +97,7 @@ def rerank(
     metric = metric or "bleu"
     scorer = None if tune_on is None else _make_scorer(model, metric)
     feature_models = _load_models([model, *(models or ())], reverse_models or (), device)
-    feature_weights = None if weights is None else load_weights(weights, feature_names(feature_models), feature_models)
+    feature_weights = None if weights is None else load_weights(weights, feature_models)
     with progress("scoring", sum(map(len, lists)) * len(feature_models), "translations") as bar:
         values = features(sources, lists, feature_models, progress=bar.advance)
     if feature_weights is None:

@@ -132,8 +132,8 @@ def save_weights(
     write_file(path, tomli_w.dumps(tree).encode())
 
 
-def load_weights(path: Path, names: Sequence[str], models: Sequence[FeatureModel] = ()) -> Floats:
-    """Read the weights of the named features; raises UserError unless exactly these exist and at least one is not 0.
+def load_weights(path: Path, models: Sequence[FeatureModel]) -> Floats:
+    """Read the weights of `feature_names`; raises UserError unless exactly these exist and at least one is not 0.
 
     Also raises UserError if the weights were tuned for these models in another order, and warns if they were tuned for
     others. Files of earlier versions do not identify models.
@@ -151,6 +151,7 @@ def load_weights(path: Path, names: Sequence[str], models: Sequence[FeatureModel
             f"{path} has no valid weights; expected TOML with a table [weights] of numbers; create it with "
             "--tune --save-weights"
         ) from error
+    names = feature_names(models)
     if weights.keys() != set(names):
         raise UserError(
             f"{path} has weights for {', '.join(weights) or 'no feature'}; expected {', '.join(names)}; use the models "
