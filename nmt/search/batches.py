@@ -43,6 +43,8 @@ class PlannedBatch(NamedTuple):
 
 
 Plan = Callable[[Sequence[int], int], Iterator[PlannedBatch]]  # `static_batches` or `continuous_batches`
+# Called with sentences, batch size, and a dictionary that receives the result of each sentence.
+Search = Callable[[list[int], int, dict[int, Result]], None]
 
 
 def choose_batch_tokens(decode: DecodeRecipe, device: torch.device, models: Sequence[tuple[ModelRecipe, int]]) -> int:
@@ -113,36 +115,23 @@ class Batching:
         self.tokens = tokens
         self._device, self._has_warned = device, False
 
-    def run(
-        self, plan: Plan, lengths: Sequence[int], search: Callable[[list[int], int, dict[int, Result]], None]
-    ) -> list[Result]:
+    def run(self, plan: Plan, lengths: Sequence[int], search: Search[Result]) -> list[Result]:
         """Return the results of all sentences, in order.
 
         After a search runs out of memory, its finished results are kept and the other sentences are planned again.
         Raises UserError if the memory is too small for a single sentence.
 
         lengths: (num_sentences,) source tokens, EOS included
-        search: called with sentences, batch size and a dictionary that receives the result of each sentence
         """
         results: dict[int, Result] = {}
         requested = self.tokens
         while waiting := [sentence for sentence in range(len(lengths)) if sentence not in results]:
             for batch in plan([lengths[sentence] for sentence in waiting], self.tokens):
-                try:
-                    search([waiting[i] for i in batch.sentences], batch.batch_size, results)
-                    continue
-                except (RuntimeError, MemoryError) as error:
-                    if not is_out_of_memory(error):
-                        raise
-                    if batch.batch_size == 1:
-                        raise UserError(
-                            f"{self._device} is out of memory for a single sentence; "
-                            "stop other programs that use it, or lower decode.beam_size (for sampling, decode.n_best)"
-                        ) from error
-                # Outside of `except`: the traceback that references the tensors of the search is gone.
-                free_unused_memory(self._device)
-                self.tokens = batch.tokens // 2
-                break
+                if not self._completes(search, [waiting[i] for i in batch.sentences], batch.batch_size, results):
+                    # Outside of `except`: the traceback that references the tensors of the search is gone.
+                    free_unused_memory(self._device)
+                    self.tokens = batch.tokens // 2
+                    break
         if self.tokens < requested and not self._has_warned:
             self._has_warned = True
             say(
@@ -150,3 +139,20 @@ class Batching:
                 f"reduced to {self.tokens:,}"
             )
         return [results[sentence] for sentence in range(len(lengths))]
+
+    def _completes(
+        self, search: Search[Result], sentences: list[int], batch_size: int, results: dict[int, Result]
+    ) -> bool:
+        """Run a search; return False if it runs out of memory, or raise UserError if `batch_size` is already 1."""
+        try:
+            search(sentences, batch_size, results)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if batch_size == 1:
+                raise UserError(
+                    f"{self._device} is out of memory for a single sentence; "
+                    "stop other programs that use it, or lower decode.beam_size (for sampling, decode.n_best)"
+                ) from error
+            return False
+        return True
