@@ -123,7 +123,7 @@ class Translator(TextTranslator):
             recipes.append(self._language_model.recipe)
         sizes = [(recipe, self._tokenizers.tgt.vocab_size) for recipe in recipes]
         self._batching = Batching(choose_batch_tokens(decode, self._device, sizes), self._device)
-        self._aligner = self._make_aligner(decode) if decode.alignments else None
+        self._aligner = self._make_aligner() if decode.alignments else None
 
     def _find_tree_tokens(self) -> TreeTokens:
         if self._reverse_target or self._context.context.size:
@@ -326,11 +326,11 @@ class Translator(TextTranslator):
         if len(parts) > 1:
             raise UserError(f"the line is split into {len(parts)} parts; attention needs one part; send one sentence")
         source, target = parts[0].tokens if parts else [], self._tokenizers.tgt.ids(translation.pieces)
-        (by_position,) = self._make_aligner(self._decode).maps([(source, target)])
+        (by_position,) = self._make_aligner().maps([(source, target)])
         pieces = [*self._tokenizers.src.pieces(source), "</s>"]
         return Attention(pieces, translation.pieces, by_position[0].round(_ATTENTION_DECIMALS).tolist())
 
-    def _make_aligner(self, decode: DecodeRecipe) -> WordAligner:
+    def _make_aligner(self) -> WordAligner:
         """Return an aligner that uses the attention of the model, or of the first ensemble member."""
         attending = cast(AttendingModel, self._members[0])
         encoder = PairEncoder(
@@ -343,7 +343,7 @@ class Translator(TextTranslator):
         return WordAligner(
             attending,
             encoder,
-            AlignmentAttention.from_recipe(decode, attending.recipe),
+            AlignmentAttention.from_recipe(self._decode, attending.recipe),
             device=self._device,
             batch_tokens=self._batching.tokens,
         )
